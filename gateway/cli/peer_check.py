@@ -107,7 +107,7 @@ def check(
         str, typer.Option(help="Version of the standard: 1.0, 1.1 or 1.2.0.")
     ] = "1.2.0",
     rate: Annotated[float, typer.Option(min=0.1, help="Most requests in a second.")] = 20.0,
-    patience: Annotated[
+    timeout: Annotated[
         float, typer.Option(min=1, help="Seconds that a task or a step of the node may take.")
     ] = 60.0,
     report: Annotated[
@@ -166,7 +166,7 @@ def check(
         (ca, certificate, key),
     )
     component_name = _component(component)
-    with _opened_trial(target, identity, pair, way_back, component_name, rate, patience) as trial:
+    with _opened_trial(target, identity, pair, way_back, component_name, rate, timeout) as trial:
         _check_that_the_node_knows_us(trial, _route_entry(identity, way_back, pair))
         result = _run(trial, clauses)
     subject = _subject(target, standard, identity)
@@ -258,7 +258,7 @@ def _opened_trial(
     way_back: _WayBack | None,
     component: "ComponentName | None",
     rate: float,
-    patience: float,
+    timeout: float,
 ) -> "Iterator[Trial]":
     """Open the check's participants, and close them at the end. Raises `CallFailed`."""
     from gateway.conformance.platforms.findings import Evidence
@@ -276,7 +276,7 @@ def _opened_trial(
     )
     partner = _listening_partner(way_back, evidence, pair)
     try:
-        yield Trial(node, partner, evidence, TrialOptions(component, patience))
+        yield Trial(node, partner, evidence, TrialOptions(component, timeout))
     finally:
         node.close()
         if partner is not None:

@@ -55,7 +55,7 @@ class TrialOptions:
 
     component: ComponentName | None = None
     # Seconds that a task of that component, or an action of the node, may take.
-    patience: float = 60.0
+    timeout: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Trial:
 
         Raises `Broken` if it does not end in time, or if a poll is refused.
         """
-        deadline = time.monotonic() + self.options.patience
+        deadline = time.monotonic() + self.options.timeout
         states: list[str] = []
         while time.monotonic() < deadline:
             response = self.poll(task_id)
@@ -199,7 +199,7 @@ class Trial:
             if state in ENDED:
                 return tuple(states)
             time.sleep(_POLL_PAUSE)
-        raise Broken(f"the task is {states[-1]} after {self.options.patience:g} s")
+        raise Broken(f"the task is {states[-1]} after {self.options.timeout:g} s")
 
     @cached_property
     def finished_task(self) -> FinishedTask:

@@ -42,7 +42,7 @@ from tests.conformance.platforms.proxy import (
 )
 
 # Seconds for a step that a mutant prevents; long enough for the steps of a node on a busy machine.
-IMPATIENT = TrialOptions(PROBE, patience=6.0)
+SHORT_TIMEOUT = TrialOptions(PROBE, timeout=6.0)
 # A breach that is counted as caught: a failure, or a deviation that a known platform shows, too.
 CAUGHT = (Verdict.FAILS, Verdict.DEVIATES)
 
@@ -568,7 +568,7 @@ class Between:
             per_second=1000,
         )
         try:
-            fresh_trial = Trial(node, trial.partner, trial.evidence, IMPATIENT)
+            fresh_trial = Trial(node, trial.partner, trial.evidence, SHORT_TIMEOUT)
             return judge(fresh_trial, clause_of(clause_id))
         finally:
             node.close()

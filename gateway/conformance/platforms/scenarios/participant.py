@@ -259,7 +259,7 @@ def reports_states_on_request(trial: Trial) -> Finding:
 
 def _report_of_end(trial: Trial, task_id: str) -> Received:
     """Return the node's report that a task has ended. Raises `Deviation` if none comes in time."""
-    deadline = time.monotonic() + trial.options.patience
+    deadline = time.monotonic() + trial.options.timeout
     while time.monotonic() < deadline:
         reports = trial.partner.wait_for(
             REPORT,
@@ -269,7 +269,7 @@ def _report_of_end(trial: Trial, task_id: str) -> Received:
         ends = [report for report in reports if report.body.get("status") in ENDED]
         if ends:
             return ends[-1]
-    raise Deviation("fate", f"no task/callback within {trial.options.patience:g} s")
+    raise Deviation("fate", f"no task/callback within {trial.options.timeout:g} s")
 
 
 def _started_task(trial: Trial, body: dict[str, Any]) -> str:

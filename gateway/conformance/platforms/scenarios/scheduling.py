@@ -115,7 +115,7 @@ def _chain(trial: Trial, sync_type: str = "poll", roles: int = 1) -> dict[str, A
 
 def _submit(trial: Trial, body: Mapping[str, Any]) -> Submitted:
     """Ask the node to schedule a job."""
-    response = trial.node.ask(CREATE_ALL, body, seconds=trial.options.patience)
+    response = trial.node.ask(CREATE_ALL, body, seconds=trial.options.timeout)
     if response.succeeded:
         trial.scheduled.append(str(body["job_id"]))
     return Submitted(body, response)
@@ -146,11 +146,11 @@ def _task_start(trial: Trial, job: Submitted, name: str) -> Received:
     """Wait for the first start of a task. Raises `Broken` if none comes."""
     starts = trial.partner.wait_for(
         START_TASK,
-        trial.options.patience,
+        trial.options.timeout,
         job_id=job.job_id,
         task_name=name,
     )
-    demand(bool(starts), f"no task/start of {name} within {trial.options.patience:g} s")
+    demand(bool(starts), f"no task/start of {name} within {trial.options.timeout:g} s")
     return starts[0]
 
 
@@ -170,14 +170,14 @@ def _job_status(trial: Trial, job: Submitted) -> Answer:
 
 def _wait_for_end(trial: Trial, job: Submitted) -> Answer:
     """Wait until a scheduled job is FINISHED. Raises `Broken` if it does not get there."""
-    deadline = time.monotonic() + trial.options.patience
+    deadline = time.monotonic() + trial.options.timeout
     while time.monotonic() < deadline:
         response = _job_status(trial, job)
         if response.value("job_status") == "FINISHED":
             return response
         time.sleep(_STATUS_PAUSE)
     state = response.value("job_status")
-    raise Broken(f"the job is {state or response.summary} after {trial.options.patience:g} s")
+    raise Broken(f"the job is {state or response.summary} after {trial.options.timeout:g} s")
 
 
 # ---------------------------------------------------------------- creation
@@ -189,7 +189,7 @@ def passes_the_job_on(trial: Trial) -> Finding:
     _, job = _scheduled(trial)
     creations = trial.partner.wait_for(
         CREATE,
-        trial.options.patience,
+        trial.options.timeout,
         job_id=job.job_id,
     )
     demand(bool(creations), "no job/create came")
@@ -308,13 +308,13 @@ def polls_running_tasks(trial: Trial) -> Finding:
     """The polls of a running task."""
     _, job = _scheduled(trial, {_FIRST: "RUNNING"})
     task_id = str(_task_start(trial, job, _FIRST).body.get("task_id"))
-    patience = trial.options.patience
+    timeout = trial.options.timeout
     polls = trial.partner.wait_for(
         POLL,
-        patience,
+        timeout,
         task_id=task_id,
     )
-    demand(bool(polls), f"no task/poll within {patience:g} s")
+    demand(bool(polls), f"no task/poll within {timeout:g} s")
     role = polls[0].body.get("role")
     demand_except("fate", bool(role), "task/poll has no role")
     return holds(f"task/poll with the role {role}")
@@ -337,13 +337,13 @@ def stops_a_job_that_fails(trial: Trial) -> Finding:
     """A task fails at the party."""
     _, job = _scheduled(trial, {_FIRST: "FAILED"})
     _task_start(trial, job, _FIRST)
-    patience = trial.options.patience
+    timeout = trial.options.timeout
     stops = trial.partner.wait_for(
         STOP,
-        patience,
+        timeout,
         job_id=job.job_id,
     )
-    demand(bool(stops), f"no job/stop within {patience:g} s after a task FAILED")
+    demand(bool(stops), f"no job/stop within {timeout:g} s after a task FAILED")
     starts = trial.partner.matching(
         START_TASK,
         job_id=job.job_id,
@@ -461,7 +461,7 @@ def stops_a_scheduled_job(trial: Trial) -> Finding:
     demand(response.succeeded, f"stop_all is refused: {response.summary}")
     stops = trial.partner.wait_for(
         STOP,
-        trial.options.patience,
+        trial.options.timeout,
         job_id=job.job_id,
     )
     demand(bool(stops), "no job/stop comes after stop_all")
