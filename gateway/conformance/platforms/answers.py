@@ -21,10 +21,10 @@ class Answer:
     """One response, as far as it can be read."""
 
     exchange: Exchange
-    envelope: dict[str, Any] | None  # None if the body is no JSON object
+    envelope: dict[str, Any] | None  # None if the body is not a JSON object
     # Breaches of the envelope's form: a description, and the profile of a known platform that does
     # the same ("" if none does).
-    oddities: tuple[tuple[str, str], ...] = field(default=())
+    breaches: tuple[tuple[str, str], ...] = field(default=())
 
     @property
     def code(self) -> int | None:
@@ -103,29 +103,29 @@ def read_answer(exchange: Exchange) -> Answer:
     try:
         value = json.loads(exchange.received)
     except (ValueError, RecursionError):
-        return Answer(exchange, None, (("the body is no JSON", ""),))
+        return Answer(exchange, None, (("the body is not JSON", ""),))
     if not isinstance(value, dict):
-        return Answer(exchange, None, (("the body is no JSON object", ""),))
-    return Answer(exchange, value, tuple(_oddities(value)))
+        return Answer(exchange, None, (("the body is not a JSON object", ""),))
+    return Answer(exchange, value, tuple(_breaches(value)))
 
 
-def _oddities(envelope: dict[str, Any]) -> list[tuple[str, str]]:
+def _breaches(envelope: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the breaches of the envelope's form, each with the profile that does the same."""
-    oddities = []
+    breaches = []
     code = envelope.get("code")
     if "code" not in envelope and "retcode" in envelope:
-        oddities.append(("the code is called retcode", "fate"))
+        breaches.append(("the code is called retcode", "fate"))
     elif isinstance(code, bool) or not isinstance(code, int):
-        oddities.append((f"code is {code!r}, no integer", ""))
+        breaches.append((f"code is {code!r}, not an integer", ""))
     elif code == SUCCESS_CODES[1]:
-        oddities.append(("the success code is 200", "kuscia"))
+        breaches.append(("the success code is 200", "kuscia"))
     if "msg" not in envelope:
         has_message = isinstance(envelope.get("message"), str)
-        oddities.append(("msg is absent", "fate" if has_message else ""))
+        breaches.append(("msg is absent", "fate" if has_message else ""))
     elif not isinstance(envelope["msg"], str):
-        oddities.append(("msg is no text", ""))
+        breaches.append(("msg is not a text", ""))
     if "data" not in envelope:
-        oddities.append(("data is absent", "fate"))
+        breaches.append(("data is absent", "fate"))
     elif not isinstance(envelope["data"], dict):
-        oddities.append(("data is no object", "fate" if not envelope["data"] else ""))
-    return oddities
+        breaches.append(("data is not an object", "fate" if not envelope["data"] else ""))
+    return breaches

@@ -137,5 +137,5 @@ def read_report(envelope: Any, trusted_keys: Sequence[str] = ()) -> ReadReport:
     except UnknownKey as error:
         raise ValueError(f"{error}, which is none of the trusted keys") from None
     if verified.get("format") != FORMAT or not isinstance(verified.get("clauses"), list):
-        raise ValueError(f"it is no report of form {FORMAT}")
+        raise ValueError(f"it is not a report of form {FORMAT}")
     return ReadReport(verified, key)

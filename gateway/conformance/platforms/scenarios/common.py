@@ -44,8 +44,8 @@ def success_has_the_envelope(trial: Trial) -> Finding:
     response = trial.create(trial.sample_job())
     demand(response.succeeded, f"a valid job is refused: {response.summary}")
     of_code = str(SUCCESS_CODES[1])  # another clause judges the code
-    oddities = [oddity for oddity in response.oddities if of_code not in oddity[0]]
-    return _judge_oddities(oddities, "code, msg and data have the standard's types")
+    breaches = [breach for breach in response.breaches if of_code not in breach[0]]
+    return _judge_breaches(breaches, "code, msg and data have the standard's types")
 
 
 @tries("C-2-code")
@@ -68,7 +68,7 @@ def refusal_has_the_envelope(trial: Trial) -> Finding:
     demand(not response.succeeded, f"a poll of an unknown task is a success: {response.summary}")
     demand(response.refused, f"the refusal has no code: {response.summary}")
     demand(bool(response.text), f"the refusal has no text: {response.summary}")
-    return _judge_oddities(response.oddities, f"code {response.code}, {response.text!r}")
+    return _judge_breaches(response.breaches, f"code {response.code}, {response.text!r}")
 
 
 @tries("C-2-malformed")
@@ -152,10 +152,10 @@ def _judge_problems(problems: list[str], observation: str) -> Finding:
     return holds(observation)
 
 
-def _judge_oddities(oddities: Iterable[tuple[str, str]], observation: str) -> Finding:
+def _judge_breaches(breaches: Iterable[tuple[str, str]], observation: str) -> Finding:
     """Return a finding about the envelope: deviations of one known platform, or failures."""
-    texts = [text for text, _ in oddities]
-    dialects = {dialect for _, dialect in oddities}
+    texts = [text for text, _ in breaches]
+    dialects = {dialect for _, dialect in breaches}
     if not texts:
         return holds(observation)
     joined = "; ".join(texts)

@@ -13,21 +13,21 @@ from gateway.conformance.platforms.findings import (
 from gateway.conformance.platforms.scenarios import tries
 from gateway.conformance.platforms.trial import CREATE, POLL, Trial, new_task_id
 
-_STRANGER = "JG9999999999999999"  # a node without a route at the checked node
+_UNKNOWN_NODE = "JG9999999999999999"  # a node without a route at the checked node
 _UNAUTHORISED = {401, 403}  # codes, and states of HTTP, that refuse a sender
 
 
 @tries("S-stranger")
-def refuses_strangers(trial: Trial) -> Finding:
+def refuses_unknown_senders(trial: Trial) -> Finding:
     """A job in the name of a node that the checked node does not know."""
     body = trial.sample_job()
-    body["config"]["initiator"]["node_id"] = _STRANGER
-    body["config"]["role"]["host"] = [_STRANGER]
+    body["config"]["initiator"]["node_id"] = _UNKNOWN_NODE
+    body["config"]["role"]["host"] = [_UNKNOWN_NODE]
     response = trial.node.ask(
         CREATE,
         body,
-        x_source_node_id=_STRANGER,
-        x_node_id=_STRANGER,
+        x_source_node_id=_UNKNOWN_NODE,
+        x_node_id=_UNKNOWN_NODE,
     )
     demand(not response.crashed, response.crashed)
     if response.succeeded:
