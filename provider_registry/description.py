@@ -346,12 +346,16 @@ def _binding_of(choices: "list[_Choice | None]") -> _Binding:
     return _Binding(values=values or None, warning=warning)
 
 
-def labels(value: Any) -> dict[str, str]:
+def labels(value: Any, language: str = "") -> dict[str, str]:
     """Return the labels that ``bindingData`` gives to its choices, by the choice as text.
 
-    Choices without a label are left out.
+    ``language``: that of the labels, such as en; empty: the labels without a language. Choices
+    without such a label are left out.
     """
-    choices = filter(None, _read_choices(value))
+    label_field = "label"
+    if language:
+        label_field = f"label_{language}"
+    choices = filter(None, _read_choices(value, label_field))
     return {choice.value: choice.label for choice in choices if choice.label}
 
 
@@ -362,19 +366,20 @@ class _Choice(NamedTuple):
     label: str
 
 
-def _read_choices(value: Any) -> list[_Choice | None]:
+def _read_choices(value: Any, label_field: str = "label") -> list[_Choice | None]:
     """Read the choices of a list or of its JSON text; an entry without a plain value is None.
 
-    Empty for anything that is not a list. Entries after `MAX_BINDING` are ignored.
+    ``label_field`` is the field of a choice with its label. Empty for anything that is not a list.
+    Entries after `MAX_BINDING` are ignored.
     """
     if isinstance(value, str):
         value = json_of(value)
     if not isinstance(value, list):
         return []
-    return [_read_choice(item) for item in value[:MAX_BINDING]]
+    return [_read_choice(item, label_field) for item in value[:MAX_BINDING]]
 
 
-def _read_choice(item: Any) -> _Choice | None:
+def _read_choice(item: Any, label_field: str) -> _Choice | None:
     """Read one choice: {label, value} or a plain value, which has no label.
 
     Returns None for an entry whose value is not plain; a label that is not plain becomes "".
@@ -382,7 +387,7 @@ def _read_choice(item: Any) -> _Choice | None:
     value, label = item, None
     if isinstance(item, dict):
         value = item.get("value")
-        label = item.get("label")
+        label = item.get(label_field)
     if not _is_plain(value):
         return None
     label_text = ""

@@ -20,6 +20,7 @@ from provider_registry.values import ValueKind, json_of, kind_of, number, reads_
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # The variable with a parameter's value has this prefix, followed by the parameter's name.
 VARIABLE_PREFIX = "runtime.component.parameter."
+LANGUAGES = ("en", "zh")  # that texts of a description may have beside their own, as in title_en
 ADVANCED = "高级分组-默认不显示"  # the format's group that a form keeps folded
 
 # Expressions that mean the same to every program and match quickly: no groups, at most two
@@ -60,16 +61,38 @@ def _properties(component: Component) -> dict[str, Any]:
 
     The labels of choices come from the document, since a `Parameter` has the bare values only.
     """
-    labels = {}
-    for item in component.document["inputParam"]:
-        labels[item["name"]] = description.labels(item.get("bindingData"))
-    return {
-        parameter.name: _parameter_schema(
-            parameter,
-            labels.get(parameter.name, {}),
-        )
-        for parameter in component.parameters
-    }
+    items = {item["name"]: item for item in component.document["inputParam"]}
+    properties = {}
+    for parameter in component.parameters:
+        item = items[parameter.name]
+        labels = description.labels(item.get("bindingData"))
+        schema = _parameter_schema(parameter, labels)
+        translations = _translations(item)
+        if translations:
+            schema["x-bfia"]["translations"] = translations
+        properties[parameter.name] = schema
+    return properties
+
+
+def _translations(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a parameter's texts in the languages that its description names, by language.
+
+    Each language has ``title``, ``description`` and ``labels`` (by the choice), as far as they
+    exist.
+    """
+    translations = {}
+    for language in LANGUAGES:
+        texts: dict[str, Any] = {}
+        for field in ("title", "description"):
+            text = item.get(f"{field}_{language}")
+            if text:
+                texts[field] = text
+        labels = description.labels(item.get("bindingData"), language)
+        if labels:
+            texts["labels"] = labels
+        if texts:
+            translations[language] = texts
+    return translations
 
 
 # ------------------------------------------------------------ one parameter

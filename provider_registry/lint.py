@@ -70,6 +70,8 @@ _ITEM_FIELDS = {
     for name in ("inputParam", "inputData", "outputData", "result")
 }
 
+_CHOICE_FIELDS = schema.DESCRIPTION.fields("inputParam", "bindingData")
+
 # ------------------------------------------------------------ the shape of a description
 
 
@@ -340,7 +342,7 @@ def _choice_warnings(
         if isinstance(choice, Mapping):
             yield from unknown_fields(
                 choice,
-                ("label", "value"),
+                _CHOICE_FIELDS,
                 join(path, index),
             )
             yield from _missing_fields(

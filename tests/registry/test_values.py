@@ -13,7 +13,7 @@ from provider_registry.forms import form
 from provider_registry.model import DataSpec, Problem
 from provider_registry.registration import provider_from_request
 from provider_registry.values import check, format_problem, match_inputs, match_outputs
-from tests.registry.builders import a_component, a_parameter
+from tests.registry.builders import a_component, a_data, a_description, a_parameter, a_provider
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 AT = "config.task_params.common.t"
@@ -407,6 +407,39 @@ def test_types_defaults_choices_and_checks_are_expressed_in_json_schema(descript
     schema.pop("x-bfia")  # the hints for a user interface
 
     assert schema == {"title": "p", **expected}
+
+
+def test_texts_in_further_languages_are_hints_of_a_form():
+    choice = {
+        "label": "是",
+        "label_en": "yes",
+        "value": "true",
+    }
+    parameter = a_parameter(
+        title_en="Share",
+        description_zh="共享",
+        bindingData=[choice],
+    )
+    document = a_description(
+        title_en="Match",
+        description_en="matches ids",
+        inputParam=[parameter],
+        inputData=[a_data(description_en="ids")],
+    )
+    provider = a_provider(document)
+
+    warnings = str(provider.warnings)
+    assert "_en" not in warnings
+    assert "_zh" not in warnings
+    schema = form(provider.components["Algo"])["properties"]["p"]
+    assert schema["title"] == "p"
+    assert schema["x-bfia"]["translations"] == {
+        "en": {
+            "title": "Share",
+            "labels": {"true": "yes"},
+        },
+        "zh": {"description": "共享"},
+    }
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*b", "(?i)abc"])

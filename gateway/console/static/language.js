@@ -48,6 +48,10 @@ export function translate(key, values = {}) {
   return text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
 }
 
+/** A text of a component's description in the user's language, if the vendor gives one: "title_en". */
+export const textIn = (described, field) =>
+  described[`${field}_${language}`] ?? described[field] ?? "";
+
 /** The text for a state or another fixed word of the API; words without a text are returned as they are. */
 export const apiWord = (word) => words[language][`=${word}`] ?? word;
 

@@ -15,10 +15,13 @@ import { taskForm } from "./task_form.js";
  */
 export class Drawing {
   element = h("div");
+  #parties = h("div");
+  #workbench = h("div", { class: "workbench" }); // library and canvas
   #canvas = h("div");
+  #form = h("div");
   #findings = h("div"); // of the selected task
-  #search = ""; // text in the library
-  #content = null; // what is drawn: `{job, descriptions, entries}`
+  #entries = null; // of the library, once it is loaded
+  #content = null; // what is drawn: `{job, descriptions}`
 
   constructor(catalog, editor) {
     this.catalog = catalog;
@@ -28,29 +31,47 @@ export class Drawing {
   /** Draws a job; `findings`: those of its last plan. Throws an error if it has not the form of a job. */
   async draw(job, findings) {
     const descriptions = await this.#describe(job.dag.components);
-    const entries = await this.catalog.library();
-    this.#content = { job, descriptions, entries };
-    keepFocus(this.element, () => this.#fill(findings));
+    if (!this.#entries) await this.#loadLibrary();
+    this.#content = { job, descriptions };
+    if (this.#parties.parentNode !== this.element) {
+      setChildren(this.element, this.#parties, card("tasks", this.#workbench), this.#form);
+    }
+    keepFocus(this.#parties, () => this.#fillParties());
+    keepFocus(this.#form, () => this.#fillForm());
+    this.showFindings(findings);
   }
 
-  #fill(findings) {
-    const { job, descriptions, entries } = this.#content;
+  /** Shows elements in place of a job that cannot be drawn. */
+  showInstead(...elements) {
+    setChildren(this.element, elements);
+  }
+
+  async #loadLibrary() {
+    this.#entries = await this.catalog.library();
+    const add = (index) => this.editor.add(this.#entries[index]);
+    const list =
+      this.#entries.length > 0 ? library(this.#entries, add) : hint(translate("no providers"));
+    setChildren(this.#workbench, list, this.#canvas);
+  }
+
+  #fillParties() {
+    const { job } = this.#content;
+    const { editor, catalog } = this;
+    const elements = [
+      flowInput(job, editor),
+      partyTable(job, catalog, editor),
+      partyForm(job, catalog, editor),
+    ];
+    setChildren(this.#parties, card("", elements));
+  }
+
+  #fillForm() {
+    const { job, descriptions } = this.#content;
     const { editor, catalog } = this;
     const task = job.dag.components.find(({ name }) => name === editor.selectedTask);
     const description = task && descriptions.get(task.name);
     const form = task && taskForm(job, task, description, this.#findings, catalog, editor);
-    this.#fillCanvas(findings);
-    setChildren(
-      this.element,
-      card(
-        "",
-        flowInput(job, editor),
-        partyTable(job, catalog, editor),
-        partyForm(job, catalog, editor),
-      ),
-      card("tasks", h("div", { class: "workbench" }, this.#library(entries), this.#canvas)),
-      form,
-    );
+    setChildren(this.#form, form);
   }
 
   /** Shows the findings of a new plan at the tasks; the forms stay as they are. */
@@ -74,17 +95,9 @@ export class Drawing {
     return new Map(await Promise.all(described));
   }
 
-  #library(entries) {
-    if (entries.length === 0) return hint(translate("no providers"));
-    const keepSearch = (text) => {
-      this.#search = text;
-    };
-    return library(entries, this.#search, keepSearch, (index) => this.editor.add(entries[index]));
-  }
-
   /** The component of the library that was dragged, by the text that the drag carries. */
   draggedComponent(text) {
-    return this.#content.entries[Number(text)];
+    return this.#entries[Number(text)];
   }
 }
 

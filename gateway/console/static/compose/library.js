@@ -1,30 +1,22 @@
 // The list of components from which tasks are added: by category, and searched by text.
 import { h, setChildren } from "../dom.js";
-import { translate } from "../language.js";
+import { textIn, translate } from "../language.js";
 import { hint } from "../widgets.js";
 import { kindOf } from "./draft.js";
 
 const CATEGORIES = ["preparation", "training", "evaluation", "other components"];
 
-/**
- * The list. `entries`: components with their descriptions; `search`: the text before, `onSearch` gets a new one.
- * `add` is called with a component that was pressed.
- */
-export function library(entries, search, onSearch, add) {
+/** The list. `entries`: components with their descriptions; `add` gets the index of one that was pressed. */
+export function library(entries, add) {
   const list = h("div", { class: "parts", tabindex: "0" });
   const show = (text) => setChildren(list, categories(entries, text, add));
-  const type = ({ target }) => {
-    onSearch(target.value);
-    show(target.value);
-  };
   const input = h("input", {
     type: "search",
-    value: search,
     placeholder: translate("search components"),
     "aria-label": translate("search components"),
-    oninput: type,
+    oninput: ({ target }) => show(target.value),
   });
-  show(search);
+  show("");
   return h("div", { class: "library" }, input, list);
 }
 
@@ -66,7 +58,7 @@ function categoryOf({ outputData: outputs = [] }) {
 /** A component as a button that adds a task; it can be dragged onto the canvas, too. */
 function part(entry, index, add) {
   const { name, providerName, description } = entry;
-  const { title } = description;
+  const title = textIn(description, "title");
   return h(
     "button",
     {
@@ -74,7 +66,7 @@ function part(entry, index, add) {
       class: "part",
       draggable: "true",
       "aria-label": `${translate("add a task")}: ${name} · ${providerName}`,
-      title: description.description ?? "",
+      title: textIn(description, "description"),
       ondragstart: (event) => event.dataTransfer.setData("text/plain", String(index)),
       onclick: () => add(index),
     },
@@ -94,9 +86,9 @@ function ports(label, described = []) {
 
 /** The text in which the search looks. */
 function textOf({ name, providerName, description }) {
-  const { title = "", description: text = "", roleList = [] } = description;
+  const { roleList = [], ...texts } = description;
+  const fields = ["title", "description"].flatMap((field) => [texts[field], textIn(texts, field)]);
   const portNames = [...(description.inputData ?? []), ...(description.outputData ?? [])];
-  return [name, providerName, title, text, ...roleList, ...portNames.map((port) => port.name)].join(
-    " ",
-  );
+  const names = portNames.map((port) => port.name);
+  return [name, providerName, ...fields, ...roleList, ...names].join(" ");
 }

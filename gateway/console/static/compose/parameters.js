@@ -1,6 +1,6 @@
 // Inputs for the parameters of a task, from the JSON Schema of its component.
 import { h } from "../dom.js";
-import { translate } from "../language.js";
+import { language, translate } from "../language.js";
 import { option } from "../widgets.js";
 import { objectAt, partiesOf } from "./draft.js";
 
@@ -94,7 +94,7 @@ function scopeChoice(job, task, scopes, current, editor) {
 const fieldGrid = (fields) =>
   h(
     "div",
-    { class: "fields" },
+    { class: "fields parameters" },
     fields.map(({ element }) => element),
   );
 
@@ -105,7 +105,7 @@ function parameterField(name, property, { job, task, scope }, editor) {
     else parameters[name] = value;
     editor.changed();
   };
-  const { title, description } = property;
+  const { title, description } = { ...property, ...textsOf(property) };
   const label = title && title !== name ? `${title} (${name})` : name;
   const isNewText = description && description !== title && description !== name;
   const conditions = property[EXTENSION]?.dependsOn;
@@ -119,6 +119,9 @@ function parameterField(name, property, { job, task, scope }, editor) {
     conditions && h("small", {}, translate("only with", { what: conditions.join(", ") })),
   );
 }
+
+/** The title, description and labels of a parameter in the user's language, as far as the vendor gives them. */
+const textsOf = (property) => property[EXTENSION]?.translations?.[language] ?? {};
 
 /** A parameter whose default is the value for all parties, if it is one party's and there is such a value. */
 function withInherited(property, job, task, scope, name) {
@@ -167,7 +170,7 @@ function choiceInput(property, values, value, set) {
   const valuesByText = new Map(values.map((choice) => [textOf(choice), choice]));
   const current = textOf(value);
   if (value !== undefined && !valuesByText.has(current)) valuesByText.set(current, value);
-  const labels = property[EXTENSION]?.labels;
+  const { labels } = { labels: property[EXTENSION]?.labels, ...textsOf(property) };
   const options = [...valuesByText.keys()].map((text) =>
     option(text, current, labels?.[text] ?? text),
   );

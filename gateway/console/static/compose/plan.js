@@ -4,7 +4,8 @@ import { stepName, translate } from "../language.js";
 import { card, checkBadge, hint, row } from "../widgets.js";
 
 const STANDINGS = ["problem", "waits", "warning", "unknown", "ok"]; // obstacles first
-const OPEN_STANDINGS = ["problem", "waits"]; // the others are folded: warnings are at their tasks, too
+const OBSTACLES = ["problem", "waits"];
+const MOST_OPEN_WARNINGS = 5; // of a node; more are folded, as they are at their tasks, too
 
 /** The verdict and the checks of each node. `isSubmission`: whether the user tried to submit the job. */
 export function planElements(plan, isSubmission) {
@@ -25,8 +26,11 @@ function nodeCard({ node, parties, checks }) {
   const ordered = STANDINGS.flatMap((standing) =>
     checks.filter((check) => check.standing === standing),
   );
-  const open = ordered.filter(({ standing }) => OPEN_STANDINGS.includes(standing));
-  const folded = ordered.filter(({ standing }) => !OPEN_STANDINGS.includes(standing));
+  const warnings = ordered.filter(({ standing }) => standing === "warning");
+  const openStandings =
+    warnings.length > MOST_OPEN_WARNINGS ? OBSTACLES : [...OBSTACLES, "warning"];
+  const open = ordered.filter(({ standing }) => openStandings.includes(standing));
+  const folded = ordered.filter(({ standing }) => !openStandings.includes(standing));
   return card(
     "",
     h("h2", { class: "mono" }, `${node} ${parties.join(", ")}`),

@@ -1,7 +1,7 @@
 // The form of one task: its name, inputs, datasets and parameters.
 import { button } from "../dialogs.js";
 import { h } from "../dom.js";
-import { translate } from "../language.js";
+import { textIn, translate } from "../language.js";
 import { box, hint, option, row } from "../widgets.js";
 import { kindOf, objectAt, partiesOf, removeTask, renameTask, ROLES } from "./draft.js";
 import { parameterFields } from "./parameters.js";
@@ -28,7 +28,7 @@ export function taskForm(job, task, description, findings, catalog, editor) {
     "section",
     { "aria-label": task.name },
     row(title, removeButton(job, task, editor)),
-    description?.description && hint(description.description),
+    description && hint(textIn(description, "description")),
     findings,
     nameInput(job, task, editor),
     fields,
@@ -80,7 +80,7 @@ function inputChoices(job, task, description, editor) {
     };
     return h(
       "label",
-      { title: description.inputData[input.index].description },
+      { title: textIn(description.inputData[input.index], "description") },
       `${translate("input")} ${input.name}`,
       h(
         "select",

@@ -193,7 +193,7 @@ class JobEditor {
     try {
       await this.drawing.draw(this.#job, this.#findings);
     } catch {
-      this.drawing.element.replaceChildren(box("wait", translate("cannot be drawn")));
+      this.drawing.showInstead(box("wait", translate("cannot be drawn")));
     }
   }
 
