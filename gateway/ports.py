@@ -388,6 +388,15 @@ class ProtocolAdapter(Protocol):
 
 
 @dataclass(frozen=True)
+class JobSelection:
+    """The jobs of a list of states."""
+
+    flow_id: str | None = None  # only jobs of this flow
+    since: datetime | None = None  # only jobs created from this time on
+    limit: int | None = None  # at most so many, the newest
+
+
+@dataclass(frozen=True)
 class Limiters:
     """Threads for blocking use cases, in separate pools so that slow peers delay nothing else."""
 

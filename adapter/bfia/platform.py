@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -39,10 +40,11 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, shorten
+from gateway.http.moments import parse_moment
 from gateway.jobs.job_requests import JobRequests
 from gateway.jobs.job_statuses import JobStatuses
 from gateway.jobs.offers import ALL_SITES
-from gateway.ports import Callback, Limiters
+from gateway.ports import Callback, JobSelection, Limiters
 from gateway.providers.registration import (
     Providers,
     Requester,
@@ -59,6 +61,7 @@ SCHEDULE = "/v1/platform/schedule"
 SCHEDULE_V2 = "/v2/schedule"  # the first users' spelling of SCHEDULE
 _PROVIDER_KEYS = tuple(wire.ProviderKeys.model_fields)  # fields that select providers
 _LARGEST_NUMBER = 10**15  # the largest accepted `start` or `length` of an excerpt from a log
+_MOST_LISTED_JOBS = 100_000  # the largest accepted `limit` of a list of jobs
 _CONTAINER_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 _LONGEST_STATUS = 100  # characters of a callback's unknown status that are logged
 
@@ -112,10 +115,28 @@ def _serve(
     return add
 
 
-class _FlowQuery(BaseModel):
-    """The parameters of ``query_job_list``."""
+def _without_empty(value: object) -> object:
+    """Return the value of an optional number; None for an empty text, as for an absent one."""
+    if value == "":
+        return None
+    return value
 
-    flow_id: str = Field(default="", description="only this flow")
+
+class _ListQuery(BaseModel):
+    """The parameters of ``query_job_list``; the standard has the first one alone."""
+
+    # The empty text selects the flow with the empty id; without the parameter, all flows count.
+    flow_id: str | None = Field(default=None, description="only this flow")
+    since: Annotated[datetime | None, BeforeValidator(parse_moment)] = Field(
+        default=None,
+        description="extension: only jobs created from this time on, such as 2026-11-21T08:00Z",
+    )
+    limit: Annotated[int | None, BeforeValidator(_without_empty)] = Field(
+        default=None,
+        ge=1,
+        le=_MOST_LISTED_JOBS,
+        description="extension: at most so many jobs, the newest",
+    )
 
 
 def operator_router(
@@ -241,20 +262,16 @@ def operator_router(
         "/job/query_job_list",
         "GET",
         summary="All jobs of a flow, or all jobs",
-        openapi_extra=query_parameters(_FlowQuery),
+        openapi_extra=query_parameters(_ListQuery),
         max_body_size=ids_bytes,
     )
     async def query_job_list(request: Request) -> wire.Answer[wire.JobList]:
-        query = await read(request, _FlowQuery)
-        flow_id = None
-        # ``?flow_id=`` selects the flow with the empty id; all jobs are returned only if the
-        # parameter is absent.
-        if query.model_fields_set:
-            flow_id = query.flow_id
+        query = await read(request, _ListQuery)
+        selection = JobSelection(query.flow_id, query.since, query.limit)
         states = await run_blocking(
             limiters.peers,
             incoming(request),
-            partial(statuses.jobs, flow_id),
+            partial(statuses.jobs, selection),
         )
         return ok(wire.JobList(job_list=dict(states)))
 

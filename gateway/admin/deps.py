@@ -15,7 +15,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, FastAPI, Query, Request
@@ -26,6 +26,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.admin.responses.base import Refusal
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, near
+from gateway.http.moments import parse_moment
 from gateway.language.catalogue import ENGLISH, LANGUAGE, of_header, of_texts
 from gateway.store.serialization import dumps
 
@@ -166,10 +167,6 @@ Number = Annotated[int, Field(ge=0, le=_LARGEST_NUMBER)]  # of a version, a revi
 AfterNumber = Annotated[Number | None, Query(description=_NEXT_PAGE)]
 AfterText = Annotated[str, Query(description=_NEXT_PAGE)]
 
-# Moments outside of these limits cannot be converted to every time zone, or to a timestamp.
-_EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
-_LATEST = datetime(9998, 1, 1, tzinfo=UTC)
-
 
 def parse_number(text: str) -> int | None:
     """Parse a `Number` in a header; None for any other text.
@@ -184,29 +181,7 @@ def parse_number(text: str) -> int | None:
     return number
 
 
-def _parse_moment(text: str) -> datetime | None:
-    """Parse a date, or date and time, in UTC if it names no zone; return None for an empty text.
-
-    Raises `ValueError`, also for moments outside of the limits.
-    """
-    if not text:
-        return None
-    rule = "must be a date or time such as 2026-11-21 or 2026-11-21T08:00Z"
-    stripped = text.strip()
-    if "T" in stripped:
-        stripped = stripped.replace(" ", "+")  # a plus in a URL that was not escaped
-    try:
-        moment = datetime.fromisoformat(stripped)
-    except ValueError as error:
-        raise ValueError(rule) from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    if not _EARLIEST <= moment <= _LATEST:
-        raise ValueError(rule)
-    return moment
-
-
-_Moment = Annotated[datetime | None, BeforeValidator(_parse_moment)]
+_Moment = Annotated[datetime | None, BeforeValidator(parse_moment)]
 Since = Annotated[_Moment, Query(description="only from this time on, such as 2026-11-21T08:00Z")]
 Until = Annotated[_Moment, Query(description="only before this time")]
 

@@ -60,7 +60,7 @@ def daemon(
         instance=instance,
         user=docker.user,
         read_only_root=docker.read_only_root,
-        sandboxes=_sandboxes_at(engine.base_url),
+        sandboxes=int(os.environ.get("BFIA_X_SANDBOXES", "0")),
         # As for a Swarm, see `swarm`.
         log_size=settings.limits.run_log_bytes // 2,
         **_daemon_options(settings, engine),

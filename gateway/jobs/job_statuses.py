@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from queue import Empty, Queue
 
@@ -15,7 +16,7 @@ from gateway.errors import GatewayError, PeerUnreachable
 from gateway.jobs.executor import Executor
 from gateway.jobs.scheduling_node import scheduler_api, trace_of
 from gateway.jobs.views import unanswered_view, view, with_local
-from gateway.ports import JobView
+from gateway.ports import JobSelection, JobView
 from gateway.runtime.context import NodeContext, Peers, traced
 from gateway.runtime.lanes import Lanes
 from gateway.store import queries
@@ -85,17 +86,16 @@ class JobStatuses:
         with suppress(GatewayError):
             self._store.local_jobs.update(local.id, add_progress)
 
-    def jobs(
-        self,
-        flow_id: str | None,
-    ) -> Mapping[str, JobStatus]:
-        """Return every job that this node submitted, schedules or takes part in.
+    def jobs(self, selection: JobSelection = JobSelection()) -> Mapping[str, JobStatus]:
+        """Return the state of selected jobs that this node submitted, schedules or takes part in.
 
-        ``flow_id``: only jobs of this flow; None: all jobs. The newest come first, but jobs without
-        a record here, which were only submitted to other nodes, follow after all others.
+        The newest come first, but jobs without a record here, which were only submitted to other
+        nodes, follow after all others. A limit counts both.
         """
-        statuses = queries.statuses(self._store, flow_id)
-        submitted = queries.submitted(self._store, flow_id)
+        statuses = queries.statuses(self._store, selection)
+        if selection.limit is not None:
+            selection = replace(selection, limit=selection.limit - len(statuses))
+        submitted = queries.submitted(self._store, selection)
         return statuses | self._statuses_elsewhere(submitted)
 
     def _statuses_elsewhere(

@@ -13,6 +13,7 @@ from gateway.auth import with_origin
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId, Note
 from gateway.domain.states import JobStatus
+from gateway.ports import JobSelection
 from gateway.store import schema
 from gateway.store.job_words import (
     contains_text,
@@ -60,17 +61,28 @@ def runs_named(
     return {row.name: KnownRun(*row) for row in store.rows(query)}
 
 
-def statuses(
-    store: Store,
-    flow_id: str | None,
-) -> dict[str, JobStatus]:
-    """Return the state of each job with a record here, newest first.
+_ALL_JOBS = JobSelection()
 
-    ``flow_id``: only jobs of this flow; None: all jobs. The scheduler's record has precedence over
-    the participant's.
+
+def statuses(store: Store, selection: JobSelection = _ALL_JOBS) -> dict[str, JobStatus]:
+    """Return the state of each selected job with a record here, newest first.
+
+    The scheduler's record has precedence over the participant's.
     """
-    rows = store.rows(_statuses(of_a_flow=flow_id is not None), flow=flow_id)
+    query = _statuses(
+        of_a_flow=selection.flow_id is not None,
+        since_a_moment=selection.since is not None,
+    )
+    rows = store.rows(query.limit(selection.limit), **_bound(selection))
     return {job_id: _STATUSES[status] for job_id, status, _ in rows}
+
+
+def _bound(selection: JobSelection) -> dict[str, Any]:
+    """Return the values of the parameters in the query of a selection."""
+    values: dict[str, Any] = {"flow": selection.flow_id}
+    if selection.since is not None:
+        values["since"] = selection.since.timestamp()
+    return values
 
 
 def newest(
@@ -78,24 +90,25 @@ def newest(
     limit: int,
 ) -> list[str]:
     """Return the ids of up to ``limit`` jobs with a record here, newest first."""
-    query = _statuses(of_a_flow=False).limit(limit)
+    query = _statuses(of_a_flow=False, since_a_moment=False).limit(limit)
     return store.values(query)
 
 
-def submitted(
-    store: Store,
-    flow_id: str | None,
-) -> list[tuple[str, NodeId]]:
-    """Return (id, scheduling node) of the jobs submitted here that have no record here.
+def submitted(store: Store, selection: JobSelection = _ALL_JOBS) -> list[tuple[str, NodeId]]:
+    """Return (id, scheduling node) of the selected jobs submitted here without a record here.
 
-    ``flow_id``: as in `statuses`. The newest jobs come first.
+    The newest jobs come first.
     """
-    rows = store.rows(_submitted(of_a_flow=flow_id is not None), flow=flow_id)
+    query = _submitted(
+        of_a_flow=selection.flow_id is not None,
+        since_a_moment=selection.since is not None,
+    )
+    rows = store.rows(query.limit(selection.limit), **_bound(selection))
     return [(row.job_id, row.scheduler) for row in rows]
 
 
 @cache
-def _statuses(of_a_flow: bool) -> sa.CompoundSelect[Any]:
+def _statuses(of_a_flow: bool, since_a_moment: bool) -> sa.CompoundSelect[Any]:
     """Return the query of `statuses`; cached, as building it takes longer than running it."""
     job = schema.job.c
     local = schema.local_job.c
@@ -114,11 +127,15 @@ def _statuses(of_a_flow: bool) -> sa.CompoundSelect[Any]:
         flow: sa.BindParameter[str] = bindparam("flow")
         scheduled = scheduled.where(job.flow_id == flow)
         local_only = local_only.where(local.flow_id == flow)
+    if since_a_moment:
+        since: sa.BindParameter[float] = bindparam("since")
+        scheduled = scheduled.where(job.created_at >= since)
+        local_only = local_only.where(local.created_at >= since)
     return union_all(scheduled, local_only).order_by(sa.desc("created_at"))
 
 
 @cache
-def _submitted(of_a_flow: bool) -> sa.Select[Any]:
+def _submitted(of_a_flow: bool, since_a_moment: bool) -> sa.Select[Any]:
     """Return the query of `submitted`; cached for the same reason as `_statuses`."""
     c = schema.submission.c
     query = select(c.job_id, c.scheduler).where(
@@ -127,6 +144,8 @@ def _submitted(of_a_flow: bool) -> sa.Select[Any]:
     )
     if of_a_flow:
         query = query.where(c.flow_id == bindparam("flow"))
+    if since_a_moment:
+        query = query.where(c.created_at >= bindparam("since"))
     return query.order_by(c.created_at.desc())
 
 

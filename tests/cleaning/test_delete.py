@@ -11,6 +11,7 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import PeerUnreachable
 from gateway.jobs import coordinator
 from gateway.jobs.inheritance import InheritanceOffer
+from gateway.ports import JobSelection
 from provider_registry.registration import provider_from_request
 from tests.builders import a_dag, a_job, a_local_job, returning
 from tests.cleaning.ended import (
@@ -362,7 +363,7 @@ def test_a_job_submitted_to_a_silent_node_is_deleted_there_first(node):
         node.job_requests.submit(spec)
     assert unreachable.value.job_id == "job-sent"
     assert node.store.scheduler_of("job-sent") == PEER
-    statuses = node.job_statuses.jobs(spec.flow_id)
+    statuses = node.job_statuses.jobs(JobSelection(spec.flow_id))
     assert statuses["job-sent"] is JobStatus.PENDING
 
     refusal = delete(node, "job-sent", 503)

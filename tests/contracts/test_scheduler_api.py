@@ -18,7 +18,7 @@ from gateway.domain.scheduling import machine
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError
-from gateway.ports import SchedulerApi, TaskReport
+from gateway.ports import JobSelection, SchedulerApi, TaskReport
 from gateway.store import queries
 from tests.builders import T0, a_dag
 from tests.contracts.apis import THIRD, Apis, World, catch_refusal
@@ -205,7 +205,9 @@ def test_a_job_that_the_scheduling_node_does_not_know_is_pending(world):
         T0,
     )
 
-    assert world.me.job_statuses.jobs("flow-refused") == {"job-refused": JobStatus.PENDING}
+    assert world.me.job_statuses.jobs(JobSelection("flow-refused")) == {
+        "job-refused": JobStatus.PENDING
+    }
 
 
 @contextmanager

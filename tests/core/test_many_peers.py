@@ -10,6 +10,7 @@ import pytest
 from adapter.bfia import peer as calls
 from gateway.domain.states import JobStatus, Outcome
 from gateway.jobs import job_statuses
+from gateway.ports import JobSelection
 from tests.adapter.bfia.scripted import says, scripted, silence
 from tests.adapter.bfia.site import by_path
 from tests.builders import a_spec
@@ -158,12 +159,12 @@ def test_a_list_of_jobs_asks_in_parallel_and_awaits_no_silent_node(world, peers,
         node.store.add_submission(f"job-silent-{number}", "flow", HUNG, NOW)
         expected[f"job-silent-{number}"] = JobStatus.PENDING
 
-    statuses = node.job_statuses.jobs("flow")
+    statuses = node.job_statuses.jobs(JobSelection("flow"))
 
     assert not silence_is_over.is_set(), "the list waited for the silent node"
 
     def are_listed():
         # On a machine that stands still during the first list, no response arrives in time.
-        return statuses == expected or node.job_statuses.jobs("flow") == expected
+        return statuses == expected or node.job_statuses.jobs(JobSelection("flow")) == expected
 
     wait_for(are_listed)

@@ -72,7 +72,7 @@ def node(shared_world):
     """A node whose tasks run for a while, so that examples find a running job."""
     node = start_node(shared_world, "/bin/sleep", "20")
     yield node
-    for job_id in node.job_statuses.jobs(None):
+    for job_id in node.job_statuses.jobs():
         if node.store.local_jobs.find(job_id):
             node.participant.stop_job(job_id, "", None, "")
 

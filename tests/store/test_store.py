@@ -22,6 +22,7 @@ from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
+from gateway.ports import JobSelection
 from gateway.store import queries, records, schema
 from gateway.store.database import open_database, require_no_transaction
 from gateway.store.serialization import dumps, dumps_record, loads
@@ -447,7 +448,11 @@ def test_jobs_are_listed_by_flow_and_state_and_when_they_are_due(store):
         store.jobs.add(replace(a_job(job_id), **changes), flow_ids[job_id])
     store.local_jobs.add(a_local_job(), "flow")
 
-    assert list(queries.statuses(store, "flow")) == ["job-2", "job-1"]
+    assert list(queries.statuses(store, JobSelection("flow"))) == ["job-2", "job-1"]
+    assert list(queries.statuses(store, JobSelection(limit=2))) == ["job-2", "job-1"]
+    assert list(queries.statuses(store, JobSelection(since=NOW + SECOND))) == ["job-2", "job-1"]
+    latest_of_flow = JobSelection("flow", since=NOW + 2 * SECOND)
+    assert list(queries.statuses(store, latest_of_flow)) == ["job-2"]
     assert queries.newest(store, 2) == ["job-2", "job-1"]
     assert store.jobs.in_state("PENDING", "READY") == ["job-0", "job-2"]
 
@@ -477,8 +482,11 @@ def test_the_first_scheduler_of_a_submission_stays(store):
         store.add_submission("job-9", "f", scheduler, NOW)
 
     assert store.scheduler_of("job-9") == "S"
-    assert queries.submitted(store, "f") == [("job-9", "S")]
-    assert queries.submitted(store, "g") == []
+    assert queries.submitted(store, JobSelection("f")) == [("job-9", "S")]
+    assert queries.submitted(store, JobSelection("g")) == []
+    assert queries.submitted(store, JobSelection(since=NOW)) == [("job-9", "S")]
+    assert queries.submitted(store, JobSelection(since=NOW + SECOND)) == []
+    assert queries.submitted(store, JobSelection(limit=0)) == []
 
 
 def test_a_nodes_running_job_is_found_without_reading_other_jobs(store, parsed_specs):

@@ -222,6 +222,7 @@ ENDPOINTS = (
         "/job/query_job_list",
         always({"flow_id": "flow of one"}),
         jobs_of_flow,
+        optional=("since",),
         methods=("GET",),
         in_query=True,
     ),
@@ -293,6 +294,9 @@ def test_a_submitted_job_is_listed_and_stopped(stage, prefix):
     assert job_id in listed_jobs(flow_id="flow of another")
     assert {job_id, stage.job_id} <= set(listed_jobs())
     assert listed_jobs({"flow_id": "none"}) == {}
+    assert list(listed_jobs(limit="1")) == [job_id]
+    assert job_id in listed_jobs({"since": "2026-01-01", "limit": 1000})
+    assert listed_jobs(since="2999-01-01T08:00+08:00") == {}
 
     for _ in range(2):
         assert read_envelope(call("/job/stop_all", {"job_id": job_id})) == DONE
@@ -301,6 +305,19 @@ def test_a_submitted_job_is_listed_and_stopped(stage, prefix):
     assert job.outcome is Outcome.STOPPED
     after_the_end = call("/job/stop_task", {"job_id": job_id, "task_name": "a"})
     assert read_envelope(after_the_end) == DONE
+
+
+def test_wrong_bounds_of_a_list_are_named_together(stage):
+    call = stage.caller()
+    query = {"limit": "0", "since": "yesterday"}
+
+    response = call("/job/query_job_list", None, "GET", params=query)
+
+    problems = response.json()["data"]["problems"]
+    assert [problem["path"] for problem in problems] == ["since", "limit"]
+    assert "2026-11-21" in problems[0]["rule"]
+    body = {"limit": "many", "since": 5}
+    assert len(call("/job/query_job_list", body, "GET").json()["data"]["problems"]) == 2
 
 
 def test_a_refusal_names_the_partner_and_quotes_it(stage):

@@ -446,7 +446,7 @@ FOREIGN_JOBS = {
     ids=FOREIGN_JOBS,
 )
 def test_the_refusal_of_another_platforms_job_says_where_it_belongs(node, path, body, texts):
-    jobs_before = set(queries.statuses(node.store, None))
+    jobs_before = set(queries.statuses(node.store))
 
     refusal = node.post(path, body).json()
 
@@ -455,7 +455,7 @@ def test_the_refusal_of_another_platforms_job_says_where_it_belongs(node, path, 
     assert problem["path"] == "(document)"
     for text in texts:
         assert text in problem["rule"]
-    assert set(queries.statuses(node.store, None)) == jobs_before
+    assert set(queries.statuses(node.store)) == jobs_before
 
 
 def test_node_ids_that_are_numbers_are_refused_at_each_place(node):

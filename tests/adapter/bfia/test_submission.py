@@ -149,7 +149,7 @@ def test_a_key_of_another_job_or_without_form_is_refused(node):
 
 def test_syntax_and_semantic_errors_are_reported_together(node):
     """One refusal has required keys, the initiator's role and the flow, each with its value."""
-    jobs_before = set(queries.statuses(node.store, None))
+    jobs_before = set(queries.statuses(node.store))
     body = a_job(flow_id=["x"])
     component = body["dag"]["components"][0]
     component["input"] = [{"type": "dataset", "key": "nobody.out"}]
@@ -180,7 +180,7 @@ def test_syntax_and_semantic_errors_are_reported_together(node):
         "config.role.host[0]",
         "config.task_params",
     }
-    assert set(queries.statuses(node.store, None)) == jobs_before
+    assert set(queries.statuses(node.store)) == jobs_before
 
 
 @pytest.mark.parametrize("hostile", ["../../x", ".", "a\\b", "a\x00b", "x" * 180])

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.domain.states import JobStatus
 from gateway.errors import Refused
+from gateway.ports import JobSelection
 from tests.adapter.fate.flowing import FATE, OK, Flow, fate_world, party
 from tests.builders import a_spec
 from tests.contracts.apis import World
@@ -95,7 +96,7 @@ def test_a_job_that_fate_schedules_has_only_the_id_that_fate_assigned(world, sit
     assert local.spec.scheduler == FATE
     assert local.spec.protocol == "fate"
     assert local.spec.flow_id == "flow-7"
-    assert world.me.job_statuses.jobs("flow-7") == {FATES_ID: JobStatus.READY}
+    assert world.me.job_statuses.jobs(JobSelection("flow-7")) == {FATES_ID: JobStatus.READY}
 
     flow.do(FATES_ID, "job/start", "task/start")
     world.end(FATES_ID, "a", "host.0")
@@ -116,7 +117,7 @@ def test_a_job_that_fate_schedules_has_only_the_id_that_fate_assigned(world, sit
         {},
     )
     assert rerun.job_id == FATES_ID
-    assert world.me.job_statuses.jobs("flow-7") == {FATES_ID: JobStatus.FINISHED}
+    assert world.me.job_statuses.jobs(JobSelection("flow-7")) == {FATES_ID: JobStatus.FINISHED}
 
 
 def test_an_assigned_id_that_another_job_has_is_refused(world, site):
