@@ -19,6 +19,7 @@ X = TypeVar("X")
 # Called with a key, the error, and the number of failures in a row.
 Failed = Callable[[str, Exception, int], None]
 
+_QUERY = "\0query"  # stands for the regular query; no key contains a zero byte
 _STOP_TIMEOUT = 10.0  # seconds that `Loop.stop` waits for each thread
 
 
@@ -33,6 +34,9 @@ class Loop:
     A key is advanced by one worker at a time; a wake during its advance makes the loop advance it
     again. The loop also asks the store for due keys at intervals, which finds the work of a dead
     process.
+
+    A loop without work has one thread, which also makes these regular queries. A further worker is
+    started when the others are busy, so that a slow advance delays neither keys nor queries.
     """
 
     def __init__(
@@ -66,30 +70,35 @@ class Loop:
         self._wake_again: set[str] = set()  # woken during their advance
         self._failures: Counter[str] = Counter()  # in a row, by key
         self._is_database_away = False  # whether the last regular query failed
-        self._threads: list[threading.Thread] = []
-        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []  # of the workers
+        self._waiting = 0  # workers that wait for work
+        self._query_time = 0.0  # monotonic time of the next regular query
+        self._is_querying = False
+        self._stopping = False
 
     def start(self) -> None:
-        """Start the workers and the regular query of due keys."""
-        for number in range(self._workers):
-            self._add_thread(self._work, f"{self._name}-{number}")
-        self._add_thread(self._tick, f"{self._name}-tick")
-        for thread in self._threads:
-            thread.start()
+        """Start the first worker, which makes the first regular query."""
+        with self._condition:
+            self._query_time = time.monotonic()
+            self._add_worker()
 
-    def _add_thread(self, target: Callable[[], None], name: str) -> None:
-        """Add a thread, which `start` begins."""
+    def _add_worker(self) -> None:
+        """Start a worker unless all are started. Call it with the condition held."""
+        number = len(self._threads)
+        if number >= self._workers or self._stopping:
+            return
         thread = threading.Thread(
-            target=target,
-            name=name,
+            target=self._work,
+            name=f"{self._name}-{number}",
             daemon=True,
         )
         self._threads.append(thread)
+        thread.start()
 
     def stop(self) -> None:
         """Begin no further advances, and wait until the running ones end, for a limited time."""
-        self._stopping.set()
         with self._condition:
+            self._stopping = True
             self._condition.notify_all()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -106,6 +115,8 @@ class Loop:
             heapq.heappush(self._heap, (wake_time, key))
             if self._heap[0] == (wake_time, key):  # otherwise a worker wakes earlier anyway
                 self._condition.notify()
+            if self._threads and not self._waiting:
+                self._add_worker()
 
     def _seconds_until(self, at: datetime | None) -> float:
         """Return the seconds until a time; 0 for None and for a time that has passed."""
@@ -114,13 +125,6 @@ class Loop:
         return max((at - self._clock()).total_seconds(), 0.0)
 
     # ------------------------------------------------------------ due keys of the store
-
-    def _tick(self) -> None:
-        """Wake the keys that are due by the store, at intervals, until the loop stops."""
-        while True:
-            self._wake_overdue()
-            if self._stopping.wait(self._every):
-                return
 
     def _wake_overdue(self) -> None:
         """Wake the keys that are due by the store; log an outage of the database once."""
@@ -150,6 +154,9 @@ class Loop:
             key = self._wait_for_key()
             if key is None:
                 return
+            if key == _QUERY:
+                self._query_regularly()
+                continue
             due = self._try_advance(key)
             with self._condition:
                 self._busy.discard(key)
@@ -160,28 +167,57 @@ class Loop:
             elif due is not None:
                 self.wake(key, due)
 
-    def _wait_for_key(self) -> str | None:
-        """Wait for a due key and mark it as busy; return None when the loop stops."""
+    def _query_regularly(self) -> None:
+        """Wake the keys that are due by the store, and plan the next query."""
+        self._wake_overdue()
         with self._condition:
-            while not self._stopping.is_set():
+            self._query_time = time.monotonic() + self._every
+            self._is_querying = False
+
+    def _wait_for_key(self) -> str | None:
+        """Wait for a due key and mark it as busy; return None when the loop stops.
+
+        Returns `_QUERY` when the regular query is due.
+        """
+        with self._condition:
+            while not self._stopping:
+                if self._is_query_due():
+                    self._is_querying = True
+                    return _QUERY
                 pause = self._pause()
                 if pause is None or pause > 0:
-                    self._condition.wait(pause)
+                    self._wait(pause)
                     continue
                 key = self._pop()
                 if key is None:
                     continue
-                if self._heap:
+                if self._waiting:
                     self._condition.notify()  # another worker takes the rest
+                else:
+                    self._add_worker()
                 return key
         return None
 
+    def _is_query_due(self) -> bool:
+        """Return whether it is time for the regular query, and no worker makes it."""
+        return not self._is_querying and time.monotonic() >= self._query_time
+
     def _pause(self) -> float | None:
-        """Return the seconds until the first entry of the heap is due, None if there is none."""
-        if not self._heap:
+        """Return the seconds until a key or the regular query is due; None: a wake will tell."""
+        times = [wake_time for wake_time, _ in self._heap[:1]]
+        if not self._is_querying:
+            times.append(self._query_time)
+        if not times:
             return None
-        wake_time, _ = self._heap[0]
-        return wake_time - time.monotonic()
+        return min(times) - time.monotonic()
+
+    def _wait(self, seconds: float | None) -> None:
+        """Wait for a wake, at most so many seconds; None: without a limit."""
+        self._waiting += 1
+        try:
+            self._condition.wait(seconds)
+        finally:
+            self._waiting -= 1
 
     def _pop(self) -> str | None:
         """Take the first entry of the heap; return its key, None if it cannot be advanced now."""

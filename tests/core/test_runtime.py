@@ -85,6 +85,37 @@ def test_a_busy_worker_leaves_the_next_due_key_to_another():
         release.set()
 
 
+def test_a_loop_without_work_has_one_thread():
+    with running_loop(lambda key: None, workers=3):
+        names = [thread.name for thread in threading.enumerate()]
+    assert [name for name in names if name.startswith("test-")] == ["test-0"]
+
+
+def test_a_slow_advance_delays_no_regular_query():
+    release = threading.Event()
+    is_slow = threading.Event()
+    has_next_begun = threading.Event()
+
+    def find_overdue(now):
+        return ["next"] if is_slow.is_set() else []
+
+    def advance(key):
+        if key == "slow":
+            is_slow.set()
+            release.wait(LONG)
+        else:
+            has_next_begun.set()
+
+    loop = Loop("test", advance, find_overdue, every=0.01, workers=2)
+    loop.start()
+    loop.wake("slow")
+    try:
+        assert has_next_begun.wait(LONG / 2), "its key waited for the slow one"
+    finally:
+        release.set()
+        loop.stop()
+
+
 class Concurrency:
     """Counts the calls under way, and the most of them at the same time."""
 
