@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
+from fastapi.telemetry import TelemetryConfig
 from pydantic import BaseModel
 from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, JSONResponse
@@ -35,6 +36,13 @@ _PAGE_HEADERS = {
     "referrer-policy": "no-referrer",
 }
 
+
+# FastAPI would look for exporters of OpenTelemetry at each request; a node has its own metrics.
+_NO_TELEMETRY: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+}
 
 # Raises GatewayError to refuse a request.
 Check = Callable[[Request], Awaitable[None]]
@@ -75,6 +83,7 @@ def create_app(
         openapi_url=None,  # FastAPI would build the description on the event loop
         redirect_slashes=False,
         strict_content_type=False,
+        telemetry=_NO_TELEMETRY,
         dependencies=[Depends(check) for check in checks],
     )
     app.state.checks = checks  # for a listener that makes a check before the body is read
