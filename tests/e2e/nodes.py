@@ -130,7 +130,7 @@ class Node:
         arguments = ["serve", "-c", str(settings_file), "--ready-file", str(self._ready_file)]
         with (self.home / f"gateway-{self.starts}.log").open("wb") as log:
             if self.prefix or self.fresh:
-                command = [*self.prefix, sys.executable, "-m", "gateway.cli.main", *arguments]
+                command = [*self.prefix, sys.executable, "-m", "gateway.cli", *arguments]
                 self.process = subprocess.Popen(
                     command,
                     stdout=log,

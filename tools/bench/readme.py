@@ -94,7 +94,7 @@ def _makespan_figures(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 
 def _create_figures(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Return the rates and medians of create_all; rows are clients, throughput, p50 and p95."""
+    """Return the rates and medians of create_all; see the headings of the table."""
     paused, single, _, concurrent = rows
     return {
         "rested": paused[2],

@@ -8,11 +8,12 @@ import time
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.e2e.nodes import Node, wait_for
 from tools.bench import channel as channels
 from tools.bench import load, requests
+from tools.bench.bare import CREATE_PATH
 from tools.bench.nodes import HOST, PROCESS_ENGINE, chain, process_engine, two_nodes
 from tools.bench.parts import PARTS, Rows, milliseconds, part, print_table
 from tools.bench.upload import peak_growth
@@ -25,43 +26,67 @@ _GIB = 2**30
 _PAIR_MESSAGES = 100  # small messages of each pair
 
 
-class _Load(NamedTuple):
-    """So many clients that submit jobs for some seconds, with a pause before each request."""
-
-    clients: int
-    seconds: float
-    pause: float = 0.0
-
-
-_LOADS = (
-    _Load(1, 25.0, 0.7),
-    _Load(1, 3.0),
-    _Load(8, 6.0),
-    _Load(32, 10.0),
+# Clients of `create_all`, and seconds of a measurement while containers run.
+_CLIENTS = {1: 3.0, 8: 6.0, 32: 10.0}
+_PAUSE_OF_CLIENT = 0.7  # seconds before each request where a job is to end before the next one
+_PAUSED_SECONDS = 25.0  # of that measurement
+_CREATE_HEADINGS = (
+    "clients",
+    "throughput",
+    "p50",
+    "bare pair of FastAPI nodes",
+    "p50",
+    "share of its throughput",
 )
 
 
 @part(
     "create",
     "create_all at two nodes (whole jobs: their tasks start and end meanwhile on the same cores)",
-    ("clients", "throughput", "p50", "p95"),
+    _CREATE_HEADINGS,
 )
 def create_all(options: argparse.Namespace) -> Rows:
     """Measure the submission of jobs whose containers end immediately."""
     body = json.dumps(chain(1)).encode()
-    with two_nodes(process_engine("/bin/true")) as (node, _):
-        for clients, seconds, pause in _LOADS:
-            responses = requests.Measurement(
-                node.operator, load.CREATE, clients, body, seconds, pause
-            )
-            name: Any = clients
-            throughput = f"{responses.rate:.0f}/s"
-            if pause:
-                name = f"{clients}, each job after the last"
-                throughput = ""
-            quantiles = [milliseconds(responses.quantile(share), 1) for share in (0.5, 0.95)]
-            yield [name, throughput, *quantiles]
+    with (
+        two_nodes(process_engine("/bin/true")) as (node, _),
+        TemporaryDirectory() as folder,
+        requests.bare_pair(Path(folder)) as floor,
+    ):
+        yield _paused_row(node, floor, body)
+        for clients, seconds in _CLIENTS.items():
             time.sleep(_PAUSE)
+            rates = requests.create_rates(
+                node,
+                floor,
+                body,
+                wait_for_jobs=partial(time.sleep, _PAUSE),
+                rounds=1,
+                clients=clients,
+                seconds=seconds,
+            )
+            yield _create_row(clients, rates)
+
+
+def _paused_row(node: Node, floor: str, body: bytes) -> list[Any]:
+    """Return the row of one client that posts each job after the one before has ended."""
+    pause = _PAUSE_OF_CLIENT
+    ours = requests.Measurement(node.operator, load.CREATE, 1, body, _PAUSED_SECONDS, pause)
+    bare = requests.Measurement(floor, CREATE_PATH, 1, body, _PAUSED_SECONDS, pause)
+    medians = [milliseconds(responses.quantile(0.5), 1) for responses in (ours, bare)]
+    return ["1, each job after the last", "", medians[0], "", medians[1], ""]
+
+
+def _create_row(clients: int, rates: requests.CreateRates) -> list[Any]:
+    """Return the row of so many clients that post without a pause."""
+    return [
+        clients,
+        f"{rates.rate:.0f}/s",
+        milliseconds(rates.median, 1),
+        f"{rates.bare_rate:.0f}/s",
+        milliseconds(rates.bare_median, 1),
+        f"{rates.share:.2f}",
+    ]
 
 
 @part("requests", "Requests without containers (memory engine), and commands", ("what", "median"))
@@ -74,6 +99,7 @@ def requests_alone(options: argparse.Namespace) -> Rows:
     with (
         two_nodes(PROCESS_ENGINE, prefix=memory_node) as nodes,
         TemporaryDirectory() as folder,
+        requests.bare_pair(Path(folder)) as floor,
     ):
         node = nodes[0]
         job_id = load.submit_many([node], job, _LISTED_JOBS, _WARM_UP_CLIENTS)[0]
@@ -92,16 +118,20 @@ def requests_alone(options: argparse.Namespace) -> Rows:
         for name, seconds in requests.command_times(node, options.rounds):
             yield [f"command: {name}", f"{seconds:.2f} s"]
         wait_for_jobs = partial(load.wait_until_all_ended, nodes, 600)
-        for clients in (1, 8, 32):
-            rate, median = requests.create_rate(
+        for clients in _CLIENTS:
+            rates = requests.create_rates(
                 node,
+                floor,
                 body,
                 wait_for_jobs,
                 options.rounds,
                 clients,
             )
-            figures = f"{rate:.0f}/s, p50 {milliseconds(median)}"
+            figures = f"{rates.rate:.0f}/s, p50 {milliseconds(rates.median)}"
             yield [f"create_all at two nodes, {clients} clients", figures]
+            bare_figures = f"{rates.bare_rate:.0f}/s, p50 {milliseconds(rates.bare_median)}"
+            yield [f"a bare pair of FastAPI nodes, {clients} clients", bare_figures]
+            yield [f"create_all by the bare pair, {clients} clients", f"{rates.share:.2f}"]
 
 
 # ---------------------------------------------------------------- the channel

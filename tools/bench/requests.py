@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from tests.e2e.nodes import ROOT, Node, free_ports, wait_for
-from tools.bench.bare import PATH
+from tools.bench.bare import CREATE_PATH, PATH
 from tools.bench.load import CREATE, STATUS, quantile
 
 LIST = "/v1/platform/schedule/job/query_job_list"
@@ -25,7 +25,7 @@ _SECONDS = 3.0  # of one measurement
 _READ_CLIENTS = 8
 _CHUNK = 65536  # bytes
 _HEAD_END = b"\r\n\r\n"
-_CLI = [sys.executable, "-m", "gateway.cli.main"]
+_CLI = [sys.executable, "-m", "gateway.cli"]
 
 
 class ReadRates(NamedTuple):
@@ -34,6 +34,20 @@ class ReadRates(NamedTuple):
     bare: float  # of the bare path
     status: float  # of `status_all` of a job
     job_list: float
+
+
+class CreateRates(NamedTuple):
+    """Rates and median seconds of `create_all` at a node and at its floor, a bare pair."""
+
+    rate: float  # responses per second
+    median: float  # seconds
+    bare_rate: float
+    bare_median: float
+
+    @property
+    def share(self) -> float:
+        """The node's rate as a share of the floor's."""
+        return self.rate / self.bare_rate
 
 
 class Measurement:
@@ -108,17 +122,33 @@ def _read_response(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def bare_path(folder: Path) -> Iterator[str]:
-    """Serve the bare path with its database in a folder, and yield its address."""
+def bare_application(database: Path, next_url: str = "") -> Iterator[str]:
+    """Serve a bare application with a new database, and yield its address.
+
+    ``next_url``: where it passes bodies on to; empty: nowhere.
+    """
     port = free_ports(1)[0]
-    command = [sys.executable, "-m", "tools.bench.bare", str(folder / "bare.db"), str(port)]
+    command = [sys.executable, "-m", "tools.bench.bare", str(database), str(port), next_url]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
-        wait_for(partial(is_listening, port), about="the bare path is served")
+        wait_for(partial(is_listening, port), about="the bare application serves")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def bare_pair(folder: Path) -> Iterator[str]:
+    """Serve two bare applications, and yield the address of the one that passes bodies on.
+
+    Their databases are in the folder.
+    """
+    with (
+        bare_application(folder / "second.db") as second,
+        bare_application(folder / "first.db", second + CREATE_PATH) as first,
+    ):
+        yield first
 
 
 def is_listening(port: int) -> bool:
@@ -134,7 +164,7 @@ def read_rates(
     rounds: int,
 ) -> ReadRates:
     """Return the median rates of reads over alternating rounds."""
-    with bare_path(folder) as floor:
+    with bare_application(folder / "bare.db") as floor:
         targets = (
             (floor, f"{PATH}?job_id=job-1"),
             (node.operator, f"{STATUS}?job_id={job_id}"),
@@ -147,25 +177,34 @@ def read_rates(
     return ReadRates(*map(statistics.median, rates))
 
 
-def create_rate(
+def create_rates(
     node: Node,
+    floor: str,
     body: bytes,
     wait_for_jobs: Callable[[], None],
     rounds: int,
     clients: int,
-) -> tuple[float, float]:
-    """Return the median rate of `create_all` and its median seconds.
+    seconds: float = _SECONDS,
+) -> CreateRates:
+    """Return the medians over alternating rounds of so many seconds.
 
-    ``wait_for_jobs`` waits until the jobs of a round have ended.
+    ``floor`` is the address of a bare pair. ``wait_for_jobs`` waits until the jobs of a round have
+    ended.
     """
-    rates = []
-    medians = []
+    rounds_of_node = []
+    rounds_of_floor = []
     for _ in range(rounds):
-        responses = Measurement(node.operator, CREATE, clients, body)
-        rates.append(responses.rate)
-        medians.append(responses.quantile(0.5))
+        rounds_of_floor.append(Measurement(floor, CREATE_PATH, clients, body, seconds))
+        rounds_of_node.append(Measurement(node.operator, CREATE, clients, body, seconds))
         wait_for_jobs()
-    return statistics.median(rates), statistics.median(medians)
+    return CreateRates(*_medians(rounds_of_node), *_medians(rounds_of_floor))
+
+
+def _medians(measurements: Sequence[Measurement]) -> tuple[float, float]:
+    """Return the median rate and the median of the median seconds."""
+    rate = statistics.median(measurement.rate for measurement in measurements)
+    seconds = statistics.median(measurement.quantile(0.5) for measurement in measurements)
+    return rate, seconds
 
 
 def command_times(

@@ -64,7 +64,12 @@ def peak_growth(
 
 def resident(node: Node) -> int:
     """Return the resident memory of a node's process in bytes."""
-    status = Path(f"/proc/{node.addresses['pid']}/status").read_text()
+    return resident_of(int(node.addresses["pid"]))
+
+
+def resident_of(pid: int) -> int:
+    """Return the resident memory of a process in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
     kibibytes = int(line.split()[1])
     return kibibytes * 1024
