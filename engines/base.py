@@ -35,6 +35,7 @@ LARGEST_VARIABLE = 128 * 1024
 # Names of labels of a run
 NODE = "bfia.node"
 INSTALLATION = "bfia.installation"
+JOB = "bfia.job"
 
 # Paths inside a container
 HOME = "/bfia/home"
@@ -204,6 +205,7 @@ class LaunchSpec:
     # Folders in the run, for this run alone and deleted with it. The gateway requests them where
     # the machine of the run shares no folder with the gateway.
     private_folders: tuple[str, ...] = ()
+    later_runs: int = 0  # runs of the same job that are known to follow, for which to prepare
     # The cores and the memory that an engine of several machines reserves for the run; an amount of
     # None: not reserved
     reserved: Limits = Limits(pids=None)
@@ -569,7 +571,7 @@ def labels(
     return {
         NODE: node,
         INSTALLATION: installation,
-        "bfia.job": job,
+        JOB: job,
         "bfia.task": task,
         "bfia.role": role,
         "bfia.index": str(index),

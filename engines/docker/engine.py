@@ -24,6 +24,7 @@ from engines.base import (
     CAPABILITIES,
     HOME,
     INSTALLATION,
+    JOB,
     NOBODY,
     TEMPORARY,
     Capacity,
@@ -281,7 +282,8 @@ class ContainerdEngine(DaemonEngine):
         sandbox_network = ""
         if may_use_sandbox:
             sandbox_network = network
-        with self.sandboxes.start(sandbox_network) as sandbox:
+        job = spec.labels.get(JOB, "")
+        with self.sandboxes.start(sandbox_network, job, spec.later_runs) as sandbox:
             network_mode = network
             if sandbox:
                 network_mode = network_mode_of(sandbox)

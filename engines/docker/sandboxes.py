@@ -1,5 +1,8 @@
 """Prepared network namespaces for runs, because creating one takes most of a container's start.
 
+They are prepared only for runs that are known to come: the later tasks of a job whose run has just
+started.
+
 A sandbox is a container in the node's network whose only process waits. A run that joins the
 sandbox's namespace has the sandbox's IP address, and the same packet filter applies to it. Each
 sandbox is used by one run and removed after that run.
@@ -33,8 +36,11 @@ MEMORY = 8 * 1024 * 1024  # bytes that a sandbox takes, nearly all of it in the 
 _JOINED = "container:"  # beginning of the network mode of a container that joins another one
 # Seconds without a start before sandboxes are prepared or removed: starts of runs come first.
 _QUIET_SECONDS = 1.0
-_IDLE_SECONDS = 600.0  # seconds after a start during which another start is likely
-_PAUSE = 60.0  # seconds after a failure, and between two looks for idle sandboxes
+# Seconds after a start of a job's run during which sandboxes are kept for its later runs: a task
+# that takes longer hardly gains from a faster start of the next one.
+_IDLE_SECONDS = 60.0
+_PAUSE = 60.0  # seconds after a failure
+_LOOK_INTERVAL = 10.0  # seconds between two looks for idle sandboxes
 _CLOSE_TIMEOUT = 30.0  # seconds that closing waits for the thread
 _PARALLEL_REMOVALS = 4
 
@@ -51,8 +57,16 @@ class Sandbox:
     id: str
 
 
+@dataclass(frozen=True)
+class _Expectation:
+    """The later runs of a job whose run has started."""
+
+    runs: int
+    until: float  # monotonic time after which they are not waited for any more
+
+
 class Sandboxes:
-    """Keeps one sandbox for each recent start of a run; a thread prepares and removes them."""
+    """Keeps a sandbox for each run that is known to come; a thread prepares and removes them."""
 
     def __init__(
         self,
@@ -79,8 +93,8 @@ class Sandboxes:
         # Ids of sandboxes whose removal has failed. It is repeated after all other work, so that a
         # sandbox that cannot be removed does not keep others from being prepared.
         self._not_removed: deque[str] = deque()
-        # Times of the last starts of runs. Its ``maxlen`` is the limit of sandboxes: 0 means none.
-        self._starts: deque[float] = deque(maxlen=limit)
+        self._limit = limit
+        self._expected: dict[str, _Expectation] = {}  # by the id of the job
         self._starting = 0  # number of runs that are being started at present
         self._quiet_at = 0.0  # earliest time to prepare or remove
         self._network = ""  # the network of the last start
@@ -94,7 +108,7 @@ class Sandboxes:
         The thread removes the sandboxes of an earlier process, then prepares as many as are needed.
         """
         with self._condition:
-            if self._thread is None and self._starts.maxlen and not self._closed:
+            if self._thread is None and self._limit and not self._closed:
                 self._thread = threading.Thread(
                     target=self._run,
                     name="engine-sandboxes",
@@ -131,18 +145,23 @@ class Sandboxes:
             self._ready.append(Sandbox(network, container["Id"]))
 
     @contextmanager
-    def start(self, network: str) -> Iterator[str]:
+    def start(
+        self,
+        network: str,
+        job: str = "",
+        later_runs: int = 0,
+    ) -> Iterator[str]:
         """Yield the id of a sandbox in a network, for the start of a run.
 
         The id is empty if no sandbox is ready, and for an empty ``network``. If the start fails,
-        the sandbox is discarded.
+        the sandbox is discarded. ``later_runs``: runs of the same job that are known to come.
         """
         self.begin()
         sandbox = ""
         with self._condition:
             self._starting += 1
             if network:
-                self._starts.append(time.monotonic())
+                self._expect(job, later_runs)
                 self._network = network
                 sandbox = self._take_ready(network)
         try:
@@ -175,7 +194,7 @@ class Sandboxes:
         Those that cannot be removed are tried again by the next call.
         """
         with self._condition:
-            self._starts.clear()
+            self._expected.clear()
             unused = [
                 *self._unneeded,
                 *self._not_removed,
@@ -233,7 +252,7 @@ class Sandboxes:
                     action = self._next()
                 if action is not None:
                     return action
-                self._condition.wait(wait or _PAUSE)
+                self._condition.wait(wait or _LOOK_INTERVAL)
         return None
 
     def _quiet_for(self) -> float:
@@ -253,7 +272,7 @@ class Sandboxes:
         """
         if not self._swept:
             return self._sweep
-        needed = self._recent_starts()
+        needed = self._expected_runs()
         if len(self._ready) > needed:
             self._unneeded.append(self._ready.popleft().id)
         if self._unneeded:
@@ -264,13 +283,27 @@ class Sandboxes:
             return partial(self._remove_or_remember, self._not_removed.popleft())
         return None
 
-    def _recent_starts(self) -> int:
-        """Return how many runs started in the last `_IDLE_SECONDS`, at most the limit.
+    def _expect(self, job: str, later_runs: int) -> None:
+        """Note how many runs of a job are known to come. Call it with the condition held."""
+        self._expected.pop(job, None)
+        if later_runs:
+            until = time.monotonic() + _IDLE_SECONDS
+            self._expected[job] = _Expectation(later_runs, until)
 
-        As many sandboxes are kept ready.
+    def _expected_runs(self) -> int:
+        """Return how many sandboxes to keep ready: one for each expected run, up to the limit.
+
+        Jobs without a start in the last `_IDLE_SECONDS` do not count any more. Call it with the
+        condition held.
         """
         now = time.monotonic()
-        return sum(1 for start in self._starts if now - start < _IDLE_SECONDS)
+        self._expected = {
+            job: expectation
+            for job, expectation in self._expected.items()
+            if expectation.until > now
+        }
+        runs = sum(expectation.runs for expectation in self._expected.values())
+        return min(runs, self._limit)
 
     def _take_ready(self, network: str) -> str:
         """Return the id of a ready sandbox in a network; empty if there is none.

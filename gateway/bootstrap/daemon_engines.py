@@ -3,10 +3,11 @@
 Importing this module loads Docker's library, which takes memory and a part of a node's start.
 """
 
+import math
 import os
 from typing import Any
 
-from engines.docker import ContainerdEngine, DockerOptions, Source, sandboxes
+from engines.docker import ContainerdEngine, DockerOptions, Source
 from engines.process.engine import this_machine
 from engines.registry.names import PullRules
 from engines.swarm import SwarmEngine, SwarmOptions
@@ -14,10 +15,9 @@ from gateway.bootstrap.parts import cluster_options
 from gateway.config.engine import DockerEngineSettings, NamedEngine, SwarmEngineSettings
 from gateway.config.schema import Settings
 
-# The fewest and the most network namespaces that a daemon prepares for containers.
-FEWEST_SANDBOXES = 10
-MOST_SANDBOXES = 64
-SANDBOX_MEMORY_SHARE = 0.02  # of the machine's memory; decides the number between the two limits
+# Network namespaces prepared for each core of a daemon: more would slow the runs down.
+SANDBOXES_PER_CORE = 2
+SANDBOXES_ELSEWHERE = 4  # at a daemon on another machine, whose cores are unknown
 
 
 def swarm(
@@ -60,7 +60,7 @@ def daemon(
         instance=instance,
         user=docker.user,
         read_only_root=docker.read_only_root,
-        sandboxes=int(os.environ.get("BFIA_X_SANDBOXES", "0")),
+        sandboxes=_sandboxes_at(engine.base_url),
         # As for a Swarm, see `swarm`.
         log_size=settings.limits.run_log_bytes // 2,
         **_daemon_options(settings, engine),
@@ -94,13 +94,8 @@ def _daemon_options(
 
 
 def _sandboxes_at(base_url: str) -> int:
-    """Return the limit of the network namespaces that a daemon prepares.
-
-    For a daemon on another machine, this is `FEWEST_SANDBOXES`.
-    """
+    """Return the limit of the network namespaces that a daemon prepares."""
     address = base_url or os.environ.get("DOCKER_HOST", "")
     if address.startswith(("tcp:", "ssh:")):
-        return FEWEST_SANDBOXES  # its memory is unknown
-    memory = this_machine().memory * SANDBOX_MEMORY_SHARE
-    fitting = int(memory / sandboxes.MEMORY)
-    return min(max(FEWEST_SANDBOXES, fitting), MOST_SANDBOXES)
+        return SANDBOXES_ELSEWHERE
+    return SANDBOXES_PER_CORE * math.ceil(this_machine().cpu)

@@ -436,6 +436,17 @@ class LocalJob:
         has_ending = self.inquiry.state is CallState.OK and self.inquiry.message == ""
         return not has_ending
 
+    @property
+    def expected_runs(self) -> int:
+        """The number of runs of tasks that have not begun here, if this node plays all their roles.
+
+        Tasks that are skipped or inherited count, too: it is the most that may come.
+        """
+        begun = {run.task_name for run in self.runs}
+        remaining = [task for task in self.spec.dag.nodes if task.name not in begun]
+        parties = self.spec.parties_at(self.node)
+        return len(remaining) * len(parties)
+
     def with_note(
         self,
         at: datetime,

@@ -432,6 +432,7 @@ class Launching:
             digest=approved_digest,  # since the image's name may refer to another image by now
             capabilities=tuple(allowance.capabilities),
             engine=run.engine,
+            later_runs=local.expected_runs,
             private_folders=placement.private_folders,
             reach=placement.reach,
         )

@@ -652,7 +652,7 @@ def test_a_sandbox_that_stays_is_removed_by_the_next_attempt():
     assert daemon.calls.count("remove_container") == 2
 
 
-def test_a_sandbox_is_removed_if_no_run_was_started_lately():
+def test_a_sandbox_is_removed_if_no_run_is_known_to_come():
     pool, daemon = sandboxes(
         inspect_image=[{}],
         start=[None],

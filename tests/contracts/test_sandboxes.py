@@ -2,11 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import docker
 import pytest
 
-from engines.base import Capacity, Exited, Missing, Running
+from engines.base import JOB, Capacity, Exited, Missing, Running
 from engines.docker import ContainerdEngine
 from engines.docker.sandboxes import LABEL, MEMORY
 from gateway.bootstrap import daemon_engines, engine_parts
@@ -63,9 +64,7 @@ def assert_connected(engine: ContainerdEngine, name: str) -> None:
     assert not probe.cut_off
 
 
-def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
-    network, daemon, sandboxes, harness
-):
+def test_one_is_ready_for_each_run_that_is_known_to_come(network, daemon, sandboxes, harness):
     cold = DockerHarness(network)  # without a sandbox at the first start
     cold.installation = harness.installation
     used: set[str] = set()
@@ -73,9 +72,10 @@ def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
     with contextlib.closing(cold):
         engine = cold.engine(sandboxes=3)
 
-        def run_to_end() -> str:
+        def run_to_end(later_runs: int) -> str:
             """Run to the end; return the sandbox, "" if the run had none."""
-            spec = launch_run(cold, engine, exits(0))
+            spec = a_spec(cold, exits(0), later_runs=later_runs)
+            engine.launch(replace(spec, labels={**spec.labels, JOB: "job-1"}))
             wait_for_exit(engine, spec.name)
             sandbox = sandbox_of(daemon, spec.name)
             used.add(sandbox)
@@ -84,19 +84,16 @@ def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
         def wait_for_ready(count: int) -> None:
             wait_for(lambda: len(set(sandboxes()) - used) == count, f"{count} are ready")
 
-        assert run_to_end() == ""
-        run_to_end()
-        # They are prepared one after the other, so at the next start one is ready for sure.
-        wait_for_ready(2)
-        assert run_to_end() != ""
-        wait_for_ready(3)
+        assert run_to_end(later_runs=9) == ""
+        wait_for_ready(3)  # the limit
+        assert run_to_end(later_runs=1) != ""
+        wait_for_ready(1)
+        assert run_to_end(later_runs=0) != ""
+        wait_for_ready(0)
 
         for run in engine.list():
             engine.remove(run.name)
         wait_for(lambda: not used & set(sandboxes()), "the used ones are removed with their runs")
-
-        engine.close()
-        assert sandboxes() == []
 
 
 def test_a_restart_keeps_the_used_sandboxes_and_removes_the_rest(harness, daemon, sandboxes):
@@ -181,18 +178,9 @@ def test_a_run_whose_sandbox_ends_is_reported_as_cut_off(harness, daemon, end_sa
     assert exit_.cut_off is (end_sandbox is remove_container)
 
 
-@pytest.mark.parametrize(
-    ("gib", "count"),
-    [
-        (1, 10),
-        (16, 40),
-        (1024, 64),
-    ],
-)
-def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
-    gib, count, daemon, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(daemon_engines, "this_machine", lambda: Capacity(2, gib << 30))
+@pytest.mark.parametrize(("cores", "count"), [(1.5, 4), (8.0, 16)])
+def test_a_node_keeps_at_most_two_for_each_core(cores, count, daemon, monkeypatch, tmp_path):
+    monkeypatch.setattr(daemon_engines, "this_machine", lambda: Capacity(cores, 1 << 30))
     content = {
         "node": {"id": "JG1"},
         "engine": {"kind": "docker"},
@@ -205,5 +193,5 @@ def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
 
 @pytest.mark.parametrize("base_url", ["tcp://10.0.0.9:2376", "ssh://bank@10.0.0.9"])
 def test_a_daemon_on_another_machine_gets_few_sandboxes(base_url):
-    """The gateway does not know the memory of that machine."""
-    assert daemon_engines._sandboxes_at(base_url) == 10
+    """The gateway does not know the cores of that machine."""
+    assert daemon_engines._sandboxes_at(base_url) == 4

@@ -411,3 +411,12 @@ def test_only_the_home_gateway_closes_a_job_without_its_containers():
         Collect(run_of_lost.run_id),
         Tell(run_of_lost.run_id, TaskStatus.FAILED),
     ]
+
+
+def test_the_runs_to_come_are_those_of_tasks_that_have_not_begun():
+    local = a_local_job(a_run("a"), spec=a_spec("a; b; c"))
+    party_elsewhere = replace(local, node="n3")
+
+    assert local.expected_runs == 2
+    assert a_local_job(a_run("a")).expected_runs == 0
+    assert party_elsewhere.expected_runs == 0

@@ -28,6 +28,7 @@ from tools.bench.parts import PARTS, PRINTED_ROWS
 # The order of the tables.
 _ORDER = (
     "makespan",
+    "namespaces",
     "together",
     "clusters",
     "create",

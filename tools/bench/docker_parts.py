@@ -4,15 +4,19 @@ import argparse
 import os
 import statistics
 import time
+from functools import partial
 
 from tests.conftest import remove_networks
 from tests.e2e.nodes import Node
 from tools.bench import clusters, load
+from tools.bench.daemon import daemon_cost
 from tools.bench.floor import Floor, build
 from tools.bench.nodes import DOCKER_ENGINE, GUEST, chain, two_nodes
 from tools.bench.parts import PARTS, Rows, part, print_table
 
 _CHAIN_LENGTHS = (1, 3, 10)  # tasks
+_LONG_TASK_SECONDS = 4.0
+_LONG_CHAIN = 3  # tasks
 _JOBS = 50  # jobs that are submitted together
 _CONCURRENT_CONTAINERS = (2, 4, 8)  # of the bare containers; the best number counts
 _CLIENTS = 32
@@ -69,6 +73,36 @@ def _makespan_row(
 
 
 @part(
+    "namespaces",
+    "Chain of three tasks of 4 s at two nodes under Docker: prepared network namespaces",
+    ("job", "bare, on a bridge", "on the host's network", "ratio to the bridge", "cpu of the job"),
+)
+def prepared_namespaces(options: argparse.Namespace) -> Rows:
+    """Compare tasks that last, for whose successors namespaces are prepared, with bare containers.
+
+    The processor time is the daemon's, as a multiple of that of the bare containers on a bridge.
+    """
+    build(_LONG_TASK_SECONDS)
+    with Floor() as floor, two_nodes(DOCKER_ENGINE) as (node, _):
+        load.run(node, chain(1))  # so that the image and the network are known
+        jobs = []
+        bridges = []
+        hosts = []
+        for _ in range(options.rounds):
+            hosts.append(floor.chain(_LONG_CHAIN, "host"))
+            bridges.append(daemon_cost(partial(floor.chain, _LONG_CHAIN)))
+            jobs.append(daemon_cost(partial(load.run, node, chain(_LONG_CHAIN))))
+    remove_networks()
+    job = statistics.median(cost.seconds for cost in jobs)
+    bridge = statistics.median(cost.seconds for cost in bridges)
+    processor = statistics.median(cost.processor for cost in jobs)
+    bare_processor = statistics.median(cost.processor for cost in bridges)
+    host = statistics.median(hosts)
+    seconds = [f"{value:.1f} s" for value in (job, bridge, host)]
+    yield [*seconds, f"{job / bridge:.2f}", f"{processor / bare_processor:.2f}"]
+
+
+@part(
     "together",
     "Jobs submitted together at two nodes under Docker",
     (
@@ -82,10 +116,7 @@ def _makespan_row(
     ),
 )
 def together(options: argparse.Namespace) -> Rows:
-    """Compare many jobs with bare containers on the host's network, in their best concurrency.
-
-    Jobs that are submitted again within ten minutes find network namespaces prepared.
-    """
+    """Compare many jobs with bare containers on the host's network, in their best concurrency."""
     build()
     job_times: list[float] = []
     bare_times: dict[int, list[float]] = {count: [] for count in _CONCURRENT_CONTAINERS}

@@ -22,10 +22,13 @@ _POLL_INTERVAL = 0.5  # seconds
 _PARTIES = ("guest", "host")
 
 
-def build() -> None:
-    """Build the no-op image."""
+def build(task_seconds: float = 0) -> None:
+    """Build the image of the tasks, which do nothing for some seconds."""
+    program = (Path(__file__).parent / "noop.py").read_text()
+    if task_seconds:
+        program = f"import time\ntime.sleep({task_seconds})\n{program}"
     with TemporaryDirectory() as folder:
-        (Path(folder) / "noop.py").write_text((Path(__file__).parent / "noop.py").read_text())
+        (Path(folder) / "noop.py").write_text(program)
         (Path(folder) / "Dockerfile").write_text(
             f'FROM {BASE}\nCOPY noop.py /noop.py\nENTRYPOINT ["python3", "-I", "-S", "/noop.py"]\n'
         )
