@@ -10,7 +10,7 @@ _LATEST = datetime(9998, 1, 1, tzinfo=UTC)
 def parse_moment(text: object) -> datetime | None:
     """Parse a date, or date and time, in UTC if it names no zone; return None for an empty text.
 
-    Raises `ValueError`, also for a value that is no text and moments outside of the limits.
+    Raises `ValueError`, also for other values than text, and moments outside of the limits.
     """
     if not text:
         return None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _DAEMONS = ("dockerd", "containerd")  # and the shims of containers, by the beginning of their names
-_SETTLING_SECONDS = 2.0  # after the work, for removals and preparations that follow it
+_PAUSE_AFTER = 2.0  # after the work, for removals and preparations that follow it
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ def daemon_cost(work: Callable[[], object]) -> DaemonCost:
     start = time.perf_counter()
     work()
     seconds = time.perf_counter() - start
-    time.sleep(_SETTLING_SECONDS)
+    time.sleep(_PAUSE_AFTER)
     return DaemonCost(seconds, _processor_seconds() - processor_before)
 
 
