@@ -19,7 +19,7 @@ X = TypeVar("X")
 # Called with a key, the error, and the number of failures in a row.
 Failed = Callable[[str, Exception, int], None]
 
-_QUERY = "\0query"  # stands for the regular query; no key contains a zero byte
+_QUERY = "\0query"  # in place of a key: the regular query; no key contains a zero byte
 _STOP_TIMEOUT = 10.0  # seconds that `Loop.stop` waits for each thread
 
 
@@ -35,8 +35,8 @@ class Loop:
     again. The loop also asks the store for due keys at intervals, which finds the work of a dead
     process.
 
-    A loop without work has one thread, which also makes these regular queries. A further worker is
-    started when the others are busy, so that a slow advance delays neither keys nor queries.
+    The regular queries run on the workers. A loop without work has a single worker; further ones
+    start when all others are busy, so that a slow advance delays neither keys nor queries.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Loop:
         self._stopping = False
 
     def start(self) -> None:
-        """Start the first worker, which makes the first regular query."""
+        """Start the first worker, with a regular query."""
         with self._condition:
             self._query_time = time.monotonic()
             self._add_worker()

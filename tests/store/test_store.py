@@ -448,11 +448,18 @@ def test_jobs_are_listed_by_flow_and_state_and_when_they_are_due(store):
         store.jobs.add(replace(a_job(job_id), **changes), flow_ids[job_id])
     store.local_jobs.add(a_local_job(), "flow")
 
-    assert list(queries.statuses(store, JobSelection("flow"))) == ["job-2", "job-1"]
-    assert list(queries.statuses(store, JobSelection(limit=2))) == ["job-2", "job-1"]
-    assert list(queries.statuses(store, JobSelection(since=NOW + SECOND))) == ["job-2", "job-1"]
-    latest_of_flow = JobSelection("flow", since=NOW + 2 * SECOND)
-    assert list(queries.statuses(store, latest_of_flow)) == ["job-2"]
+    selections = (
+        JobSelection("flow"),
+        JobSelection(limit=2),
+        JobSelection(since=NOW + SECOND),
+    )
+    for selection in selections:
+        assert list(queries.statuses(store, selection)) == ["job-2", "job-1"]
+    latest = JobSelection(
+        "flow",
+        since=NOW + 2 * SECOND,
+    )
+    assert list(queries.statuses(store, latest)) == ["job-2"]
     assert queries.newest(store, 2) == ["job-2", "job-1"]
     assert store.jobs.in_state("PENDING", "READY") == ["job-0", "job-2"]
 
@@ -482,11 +489,17 @@ def test_the_first_scheduler_of_a_submission_stays(store):
         store.add_submission("job-9", "f", scheduler, NOW)
 
     assert store.scheduler_of("job-9") == "S"
-    assert queries.submitted(store, JobSelection("f")) == [("job-9", "S")]
-    assert queries.submitted(store, JobSelection("g")) == []
-    assert queries.submitted(store, JobSelection(since=NOW)) == [("job-9", "S")]
-    assert queries.submitted(store, JobSelection(since=NOW + SECOND)) == []
-    assert queries.submitted(store, JobSelection(limit=0)) == []
+    of_flow = JobSelection("f")
+    since_then = JobSelection(since=NOW)
+    assert queries.submitted(store, of_flow) == [("job-9", "S")]
+    assert queries.submitted(store, since_then) == [("job-9", "S")]
+    selections = (
+        JobSelection("g"),
+        JobSelection(since=NOW + SECOND),
+        JobSelection(limit=0),
+    )
+    for selection in selections:
+        assert queries.submitted(store, selection) == []
 
 
 def test_a_nodes_running_job_is_found_without_reading_other_jobs(store, parsed_specs):
