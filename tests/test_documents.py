@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,18 @@ def test_the_first_pages_have_short_lines(page):
         if can_wrap and len(line) >= 120:
             too_long.append(line)
     assert too_long == []
+
+
+# Characters and punctuation without blanks between them.
+WIDE = "\u3000-\u303f\u4e00-\u9fff\uff00-\uffef"
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.rglob("docs/*.zh-CN.md")), ids=attrgetter("name"))
+def test_no_line_of_a_chinese_page_ends_between_two_characters(page):
+    """A browser would show a blank there."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    broken = re.findall(rf"^(?![|#>]).*[{WIDE}]\n *[{WIDE}].*", text, flags=re.M)
+    assert broken == [], "join these lines"
 
 
 def test_the_name_of_a_test_is_a_short_sentence():

@@ -44,7 +44,7 @@ CATALOGUES = ("zh", "settings", "reasons")  # files of gateway/language with Chi
 CHECK_STEPS = {*doctor.STEPS, *route_check.STEPS}
 
 # Terms that pages and catalogues must not use; each has one agreed translation.
-WRONG_TERMS = "中继|中转|任务流|原地注册|文件夹|凭据|审计日志|作业审计|你"
+WRONG_TERMS = "合同|中继|中转|任务流|原地注册|文件夹|凭据|审计日志|作业审计|你"
 
 # Entries of the audit that are not changes by an endpoint.
 FURTHER_AUDIT_ACTIONS = {

@@ -34,11 +34,9 @@ of jobs and logs below `/v1/platform/schedule` are also served below `/v2/schedu
 
 节点有三个监听端口，各自只提供自己的路径，对其他端口的路径返回 404。每个端口的 `/openapi.json`
 给出报文、应答与示例，管理端口的 `/docs` 在浏览器中给出同样内容。
-`auth.mode: on` 时管理端口要求令牌（`/docs` 页面内输入），最后一列为可用的角色。
-列表分页：把应答中的 `next` 作为 `after` 发送，`limit` 默认 100
+`auth.mode: on` 时管理端口要求令牌（`/docs` 页面内输入），最后一列为可用的角色。列表分页：把应答中的 `next` 作为 `after` 发送，`limit` 默认 100
 （`/api/v1/events` 每页 1000，不接受 `limit`）。`/v2/partner`、`/v2/scheduler`
-仅在 `fate.enabled` 时提供。`/v1/platform/schedule` 下作业与日志的路径
-也可写作 `/v2/schedule`；`job/status_all`、`task/get_log_line`、`task/get_log` 同时支持 GET 与 POST。
+仅在 `fate.enabled` 时提供。`/v1/platform/schedule` 下作业与日志的路径也可写作 `/v2/schedule`；`job/status_all`、`task/get_log_line`、`task/get_log` 同时支持 GET 与 POST。
 English: [endpoints.md](endpoints.md)。""",
 }
 _LISTENERS = {

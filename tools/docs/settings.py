@@ -24,8 +24,7 @@ shows the values of a running node and their origins. `<name>` is a key of your 
 entry of a list. 中文版: [settings.zh-CN.md](settings.zh-CN.md).""",
     "zh": """# 设置
 
-一个 YAML 文件，环境变量优先：`engine.kind` 对应 `BFIA_GATEWAY__ENGINE__KIND`，列表或整节写成 JSON。
-未知的键和错误的值在启动时连同路径一次全部拒绝。相对路径以文件所在目录为准。`bfia-gateway init`
+一个 YAML 文件，环境变量优先：`engine.kind` 对应 `BFIA_GATEWAY__ENGINE__KIND`，列表或整节写成 JSON。未知的键和错误的值在启动时连同路径一次全部拒绝。相对路径以文件所在目录为准。`bfia-gateway init`
 写出含全部设置的文件；`bfia-gateway settings` 显示运行中的节点实际使用的值及其来源。`<name>` 表示自定的键，`[]`
 表示列表的每一项。English: [settings.md](settings.md)。""",
 }
