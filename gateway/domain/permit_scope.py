@@ -39,29 +39,41 @@ class Scope:
     @property
     def ids_by_key(self) -> dict[str, tuple[str, ...]]:
         """The limits in the form of the standard; a key without ids is left out."""
-        values = (self.nodes, self.projects, self.components)
-        pairs = zip(KEYS, values, strict=True)
-        return {key: ids for key, ids in pairs if ids}
+        limits = {
+            NODE: self.nodes,
+            PROJECT: self.projects,
+            COMPONENT: self.components,
+        }
+        return {key: ids for key, ids in limits.items() if ids}
 
     def __str__(self) -> str:
         """Return the limits as messages show them, such as ``PROJECT p1, COMPONENT bank/psi``.
 
         The text of an unlimited scope is empty.
         """
-        parts = []
-        for key, ids in self.ids_by_key.items():
-            shown_ids = [id_ or _NO_ID for id_ in ids]
-            parts.append(f"{key} {' '.join(shown_ids)}")
-        return ", ".join(parts)
+        return ", ".join(_limit_in_words(key, ids) for key, ids in self.ids_by_key.items())
 
 
 UNLIMITED = Scope()
 
 
+def _limit_in_words(key: str, ids: Sequence[str]) -> str:
+    """Return the limit of one key, such as ``PROJECT p1 p2``."""
+    return " ".join([key, *(id_ or _NO_ID for id_ in ids)])
+
+
 def read_scope(auth_scope: Mapping[str, Any]) -> Scope:
     """Return the scope in a valid ``auth_scope``."""
-    values = [tuple(auth_scope.get(key) or ()) for key in KEYS]
-    return Scope(*values)
+    return Scope(
+        nodes=_ids(auth_scope, NODE),
+        projects=_ids(auth_scope, PROJECT),
+        components=_ids(auth_scope, COMPONENT),
+    )
+
+
+def _ids(auth_scope: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Return the ids of one key; empty if the key is absent or null."""
+    return tuple(auth_scope.get(key) or ())
 
 
 def uncovered(scope: Scope, use: Use) -> Scope:

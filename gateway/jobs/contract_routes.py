@@ -163,17 +163,14 @@ class ContractRoutes(Effect):
         application: Application,
         condition: Callable[[Route], bool],
     ) -> bool:
-        """Return whether people here made the route fail a condition since this node applied.
+        """Return whether a person here has made the route fail a condition since this node applied.
 
-        The end of an earlier contract does not count, as no person decides on it.
-
-        The versions are read from the newest to the oldest, until one fulfils the condition. The
-        version that followed it, ``successor``, is the revocation. If there is no successor, the
-        newest version, which is the present route, fulfils the condition.
+        The end of an earlier contract does not count: no person decides on it.
         """
-        successor = None
+        successor = None  # the version after ``version``; None for the newest, the present route
         for version in self._versions():
             if _may_fulfil(version, application.partner, condition):
+                # ``successor`` is the change that made the route fail the condition, if it does.
                 return successor is not None and successor.source != _END
             if version.at < application.at:
                 return False  # the condition was not fulfilled when this node applied either

@@ -1,6 +1,6 @@
 """The permits that the partners of a job have for what the job uses at this node."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.domain import datasets
@@ -54,16 +54,7 @@ class PermitHoldings:
         projects = {}
         for partner in {permit.partner for permit in permits}:
             projects[partner] = self.project_with(partner, spec, audited_project)
-        result = []
-        for use in uses:
-            holdings = []
-            for partner, project in projects.items():
-                dataset_permits = _permits_for(use, partner, permits)
-                if dataset_permits:
-                    scope_use = Use(partner, project, use.component)
-                    holdings.append(Holding(scope_use, dataset_permits))
-            result.append(DatasetUse(use, holdings))
-        return result
+        return [DatasetUse(use, _holdings(use, permits, projects)) for use in uses]
 
     def project_with(
         self,
@@ -73,9 +64,11 @@ class PermitHoldings:
     ) -> str:
         """Return the project of a job, as this node and a partner understand it.
 
-        It is the project that an approved application of either node for the job's flow names, else
-        ``audited_project``, which the partner named in the audit of the job, else the flow's id, by
-        which a job names its project. The last application counts.
+        The first of these counts:
+
+        - the project in the newest approved application for the job's flow, of either node
+        - ``audited_project``: the project in the partner's audit of the job; empty without one
+        - the id of the flow, by which jobs without either name their project
         """
         now = self._clock()
         flows = self._applications.list(
@@ -97,13 +90,24 @@ class PermitHoldings:
         return [permit for permit in approved if permit.partner in partners and permit.holds(now)]
 
 
-def _permits_for(
+def _holdings(
     use: NamedDataset,
-    partner: NodeId,
     permits: Collection[Application],
-) -> list[Application]:
-    """Return the permits of a partner for a dataset."""
-    dataset_id = use.dataset.dataset_id
-    return [
-        permit for permit in permits if permit.partner == partner and permit.subject == dataset_id
-    ]
+    projects: Mapping[NodeId, str],
+) -> list[Holding]:
+    """Return each partner's permits for a dataset; partners without a permit are left out.
+
+    - ``permits``: the permits of all partners, for any dataset
+    - ``projects``: the project of the job by partner, as `PermitHoldings.project_with` returns it
+    """
+    holdings = []
+    for partner, project in projects.items():
+        partner_permits = [
+            permit
+            for permit in permits
+            if permit.partner == partner and permit.subject == use.dataset.dataset_id
+        ]
+        if partner_permits:
+            scope_use = Use(partner, project, use.component)
+            holdings.append(Holding(scope_use, partner_permits))
+    return holdings

@@ -113,9 +113,9 @@ class Trust:
     ) -> NotShared | None:
         """Return the refusal of a job whose permits do not open the datasets that it uses here.
 
-        None if no permit is lacking. Two kinds of permits count: those in the current request,
-        which ``sender`` has sent, and those that the job presented at its creation.
-        ``audited_project`` is the project that the audit of the job named; empty without one.
+        None if no permit is lacking. A permit counts if ``sender`` presents it in the current
+        request, or if the job presented it at its creation. ``audited_project`` is the project in
+        the audit of the job; empty without one.
         """
         uses = self._dataset_uses(spec, audited_project)
         if not uses:
@@ -161,8 +161,7 @@ class Trust:
     ) -> str:
         """Return the rule that a job without a permit for a dataset breaks.
 
-        It is `_EXPIRED` if the newest permit of ``sender`` for the dataset has expired. It is
-        `_MISSING` if that permit was terminated or is not in the request, or if there is none.
+        `_EXPIRED` if the newest permit of ``sender`` for the dataset has expired; else `_MISSING`.
         """
         dataset_id = use.dataset.dataset.dataset_id
         applications = self._applications.list(Side.THEIRS, Kind.DATASET, partner=sender)
@@ -188,15 +187,25 @@ class Trust:
         job = self._permits_of(spec, sender)
         for use in self._dataset_uses(spec, audited_project):
             for holding in use.holdings:
-                permit = permits.covering_permit(holding, job.counted)
-                # None if the scope of the permit was changed since it was checked.
-                is_counted = permit is not None and self._applications.use(
-                    permit, spec.job_id, permit=job.presents(permit)
-                )
-                if not is_counted:
+                if not self._count(holding, spec.job_id, job):
                     raise NotShared("PERMIT_USED_UP", [self._problem(use, _USED_UP)])
         if self._requires_agreements(spec):
             self._agreements.use(spec, job, audited_project)
+
+    def _count(
+        self,
+        holding: Holding,
+        job_id: str,
+        job: JobPermits,
+    ) -> bool:
+        """Count a job as a use of the permit in a holding that covers it; return whether it counts.
+
+        False if the permit is used up, or has ended since the job was checked.
+        """
+        permit = permits.covering_permit(holding, job.counted)
+        if permit is None:
+            return False
+        return self._applications.use(permit, job_id, permit=job.presents(permit))
 
     def audit_refusal(self, existing: LocalJob | None) -> NotAllowed | None:
         """Return the refusal of a creation that does not present the permit of the job's audit.
