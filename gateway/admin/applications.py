@@ -30,6 +30,7 @@ from gateway.admin.deps import (
 from gateway.admin.responses import partners as responses
 from gateway.domain.applications import Application, Kind, Side, shown_scope
 from gateway.domain.approval import AuditStatus
+from gateway.domain.permit_scope import read_scope
 from gateway.domain.spec import NodeId
 from gateway.http.pagination import numbered_page
 from gateway.jobs.announcements import Acknowledgement, Announcements
@@ -115,11 +116,26 @@ class Applying(Input):
     )
 
 
+class Limits(Input):
+    """Limits of a permit, as lists of ids; an empty list sets none."""
+
+    NODE: list[str] = Field(default_factory=list)
+    PROJECT: list[str] = Field(default_factory=list)
+    COMPONENT: list[str] = Field(
+        default_factory=list,
+        description="Each is provider/name.",
+    )
+
+
 class Deciding(Why):
-    """The terms of an approval; an omitted time or number of jobs stays as applied for."""
+    """The terms of an approval; an omitted time, number of jobs or scope stays as applied for."""
 
     expires_at: ExpiresAt
     jobs: MostJobs
+    scope: Limits = Field(
+        default_factory=Limits,
+        description="Of a dataset: limits of the permit, within those that were applied for.",
+    )
     signing: Annotated[str | None, BeforeValidator(switch_word)] = Field(
         default=None,
         pattern="^(required|accepted|off)$",
@@ -246,6 +262,7 @@ def approve(
         "expires_at": body.expires_at,
         "most_jobs": body.jobs,
         "signing": body.signing,
+        "scope": read_scope(body.scope.model_dump()),
     }
     changes = {name: value for name, value in fields.items() if value is not None}
     before, after = services.applications.decide(

@@ -283,6 +283,16 @@ Scope = Annotated[
         )
     ),
 ]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scope",
+        help=(
+            "Of a dataset: narrower limits than applied for, such as PROJECT=id. Repeatable; "
+            "default: as applied for."
+        ),
+    ),
+]
 # Fields of the standard with the headings that people see.
 _OFFER_HEADINGS = {
     "join_columns": "match id",
@@ -424,6 +434,7 @@ def approve(
     number: Number,
     days: Days = None,
     jobs: Jobs = None,
+    scope: Limits = None,
     signing: Annotated[
         str,
         typer.Option(
@@ -443,6 +454,7 @@ def approve(
         "reason": reason,
         "expires_at": _expiry(days),
         "jobs": jobs,
+        "scope": _ids_by_key(scope or []),
         "signing": signing or None,
     }
     yield from _change(node, number, "approve", body)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from gateway.domain.approval import AuditStatus
-from gateway.domain.permit_scope import UNLIMITED, Scope, read_scope
+from gateway.domain.permit_scope import UNLIMITED, Scope, narrowed, read_scope
 from gateway.domain.spec import NodeId
 from gateway.domain.states import IllegalMove
 
@@ -95,8 +95,8 @@ class Application:
     # The permit itself: the applicant has it while it is valid, the owner until it is delivered.
     token: str = ""
     digest: str = ""  # digest of the permit, by which the owner checks it
-    # Limits of the permit, as approved. Unlimited before the approval, and in this node's own
-    # applications: see `shown_scope`.
+    # Limits of the permit, as approved: see `shown_scope`. Unlimited before the approval, and in
+    # this node's own applications unless the approval has narrowed them.
     scope: Scope = UNLIMITED
     # Content of the approval, as sent by the owner: the permit or the owner's credentials.
     answer: Mapping[str, Any] = field(default_factory=dict)
@@ -185,7 +185,7 @@ def shown_scope(application: Application) -> Scope:
     Permits of earlier versions are not limited, whatever was requested.
     """
     is_decided_here = application.digest != ""
-    if is_decided_here:
+    if is_decided_here or application.scope != UNLIMITED:
         return application.scope
     return requested_scope(application)
 
@@ -215,7 +215,8 @@ def record_decision(
 ) -> Application:
     """Return a partner's application after the decision of a person at this node.
 
-    ``token`` is the permit of an approval, ``digest`` its digest. The partner is notified next.
+    ``token`` is the permit of an approval, ``digest`` its digest. The application's scope narrows
+    the requested one. The partner is notified next.
     Raises `IllegalMove` for this node's own application, and for one that is decided already.
     """
     if application.side is not Side.THEIRS:
@@ -226,7 +227,7 @@ def record_decision(
             application,
             token=token,
             digest=digest,
-            scope=requested_scope(application),
+            scope=narrowed(requested_scope(application), application.scope),
         )
     else:
         application = _move(application, REJECTED, by, reason, now)

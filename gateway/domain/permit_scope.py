@@ -76,6 +76,34 @@ def _ids(auth_scope: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(auth_scope.get(key) or ())
 
 
+def narrowed(requested: Scope, limits: Scope) -> Scope:
+    """Return a requested scope with narrower limits; an empty field of ``limits`` changes none.
+
+    The limits must be within the request: see `beyond`.
+    """
+    return Scope(
+        nodes=limits.nodes or requested.nodes,
+        projects=limits.projects or requested.projects,
+        components=limits.components or requested.components,
+    )
+
+
+def beyond(requested: Scope, limits: Scope) -> Scope:
+    """Return the ids of ``limits`` outside a requested scope; `UNLIMITED` without such ids."""
+    return Scope(
+        nodes=_excluded(requested.nodes, limits.nodes),
+        projects=_excluded(requested.projects, limits.projects),
+        components=_excluded(requested.components, limits.components),
+    )
+
+
+def _excluded(requested: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids that are not among the requested ones; empty if the request sets no limit."""
+    if not requested:
+        return ()
+    return tuple(id_ for id_ in ids if id_ not in requested)
+
+
 def uncovered(scope: Scope, use: Use) -> Scope:
     """Return the scope that a permit would need in addition, for a use that its scope excludes.
 

@@ -28,12 +28,15 @@ from gateway.domain.applications import (
     Side,
 )
 from gateway.domain.approval import AuditStatus
+from gateway.domain.permit_scope import UNLIMITED, beyond
+from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.domain.states import IllegalMove
 from gateway.errors import (
     Busy,
     Conflict,
     GatewayError,
+    Invalid,
     NotAllowed,
     NotFound,
     PeerUnreachable,
@@ -370,10 +373,11 @@ class Applications:
         """Decide on a partner's application; return it before and after the decision.
 
         ``changes`` are fields that the decision changes, such as the end of the validity; both
-        returned records have them. Raises `Conflict` if the application is decided already, and the
-        errors of its effect.
+        returned records have them. Raises `Conflict` if the application is decided already,
+        `Invalid` for a scope beyond the requested one, and the errors of its effect.
         """
         undecided = replace(self.store.get(number), **changes)
+        _check_limits(undecided)
         token = ""  # the permit; a contract has none
         token_digest = ""
         if approve:
@@ -686,6 +690,20 @@ def _audited(application: Application) -> dict[str, Any]:
         "id": application.id,
         **fields,
     }
+
+
+def _check_limits(undecided: Application) -> None:
+    """Raise `Invalid` for an approval with limits beyond those that a partner has applied for."""
+    if undecided.scope == UNLIMITED:
+        return
+    if undecided.kind is not Kind.DATASET:
+        rule = "is only for an application for a dataset: leave it out"
+        raise Invalid([Problem("scope", rule, str(undecided.scope))])
+    requested = applications.requested_scope(undecided)
+    excess = beyond(requested, undecided.scope)
+    if excess != UNLIMITED:
+        rule = f"must be within the scope that was applied for: {requested}"
+        raise Invalid([Problem("scope", rule, str(excess))])
 
 
 def _checked(application: Application, change: ApplicationChange) -> Application:

@@ -53,7 +53,8 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path):
             action="/applications/",
             limit=9,
         )
-        decisions = [entry.detail["after"]["status"] for entry in entries]
+        changes = [entry.detail for entry in entries if "after" in entry.detail]
+        decisions = [change["after"]["status"] for change in changes]
         assert decisions == ["REJECTED", "APPROVED", "REJECTED", "APPROVED", "APPROVED"]
         refused = call_node("partner", me, "apply", "dataset", PEER, "bank#credit")
         assert refused.exit_code == 1
@@ -81,7 +82,7 @@ def agree_on_a_contract(me, peer):
         "--reason",
         "contract 17",
     )
-    assert "APPROVED" in approval
+    assert f"contract with {ME} approved until" in approval
     wait_for(lambda: applications(me)[0]["status"] == "APPROVED")
 
 
@@ -111,13 +112,14 @@ def agree_on_a_dataset(me, peer):
     assert dataset["signed"] is None
     listed = partner(peer, "applications", "--waiting")
     assert "PROJECT project-1, COMPONENT unionpay/psi" in " ".join(listed.split())
-    approved = partner(
-        peer,
-        "approve",
-        str(dataset["number"]),
-        "--jobs",
-        "5",
-    )
+    approve = ("approve", str(dataset["number"]), "--jobs", "5", "--scope")
+    wider = call_node("partner", peer, *approve, "project=project-2")
+    assert wider.exit_code == 2
+    assert "scope: must be within the scope that was applied for: PROJECT project-1" in wider.stderr
+    unknown = call_node("partner", peer, *approve, "day=monday")
+    assert unknown.exit_code == 2
+    assert "scope.DAY" in unknown.stderr
+    approved = partner(peer, *approve, "project=project-1")
     assert "the permit is only for PROJECT project-1, COMPONENT unionpay/psi" in approved
     wait_for(lambda: applications(me)[-1]["most_jobs"] == 5)
     grants = json_from_node("data", peer, "grants")["grants"]

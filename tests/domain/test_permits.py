@@ -12,7 +12,15 @@ from gateway.domain.applications import (
     requested_scope,
     shown_scope,
 )
-from gateway.domain.permit_scope import UNLIMITED, Scope, Use, read_scope, uncovered
+from gateway.domain.permit_scope import (
+    UNLIMITED,
+    Scope,
+    Use,
+    beyond,
+    narrowed,
+    read_scope,
+    uncovered,
+)
 from gateway.domain.permits import Finding, Holding, JobPermits, covering_permit, decide
 from tests.domain.test_applications import NOW, an_application
 
@@ -46,6 +54,25 @@ USE = Use(PARTNER, "project-1", "bank/psi")
 )
 def test_a_scope_covers_a_use_that_satisfies_each_of_its_keys(auth_scope, missing):
     assert str(uncovered(read_scope(auth_scope), USE)) == missing
+
+
+@pytest.mark.parametrize(
+    ("requested", "limits", "excess", "approved"),
+    [
+        ({}, {}, "", ""),
+        ({}, {"PROJECT": ["a"]}, "", "PROJECT a"),
+        ({"PROJECT": ["a", "b"]}, {}, "", "PROJECT a b"),
+        ({"PROJECT": ["a", "b"]}, {"PROJECT": ["b"]}, "", "PROJECT b"),
+        ({"PROJECT": ["a"]}, {"COMPONENT": ["v/c"]}, "", "PROJECT a, COMPONENT v/c"),
+        ({"PROJECT": ["a"]}, {"PROJECT": ["a", "b"]}, "PROJECT b", "PROJECT a b"),
+        ({"NODE": ["N"], "PROJECT": ["a"]}, {"NODE": ["M"]}, "NODE M", "NODE M, PROJECT a"),
+    ],
+)
+def test_an_approval_narrows_a_scope_and_never_widens_it(requested, limits, excess, approved):
+    scopes = read_scope(requested), read_scope(limits)
+
+    assert str(beyond(*scopes)) == excess
+    assert str(narrowed(*scopes)) == approved
 
 
 def test_a_job_without_a_project_is_outside_every_project():

@@ -96,9 +96,9 @@ def newest_waiting(node: Gateway) -> int:
     return int(listed["applications"][-1]["number"])
 
 
-def approve(node: Gateway, number: int) -> None:
-    """Approve an application, as a person does."""
-    call_api(node, "POST", f"/applications/{number}/approve", {})
+def approve(node: Gateway, number: int, **terms: Any) -> None:
+    """Approve an application, as a person does; ``terms`` are fields of the request."""
+    call_api(node, "POST", f"/applications/{number}/approve", terms)
 
 
 def reject(node: Gateway, number: int) -> None:

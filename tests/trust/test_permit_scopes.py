@@ -77,6 +77,22 @@ def test_a_permit_opens_only_what_its_scope_names(world, scope, flow, reason):
     end_permit(world, mine, theirs)
 
 
+def test_an_approval_may_narrow_the_scope_as_both_nodes_show(world):
+    mine = apply_for(world.peer, "dataset", world.me, DATASET)
+    theirs = newest_waiting(world.me)
+
+    approve(world.me, theirs, scope=PROJECT)
+
+    wait_for_status(world.peer, mine, "APPROVED")
+    assert create_at_me(world, a_job(flow_id="project-1")) == ""
+    assert create_at_me(world, a_job(flow_id="project-2")) == OUT_OF_SCOPE
+    for node, number in ((world.me, theirs), (world.peer, mine)):
+        listed = call_api(node, "GET", "/applications?limit=1000")["applications"]
+        [scope] = [each["scope"] for each in listed if each["number"] == number]
+        assert scope == PROJECT
+    end_permit(world, mine, theirs)
+
+
 def test_a_refusal_names_the_dataset_the_scope_and_what_is_needed(world):
     mine, theirs = get_permit(world, scope=PROJECT | COMPONENT)
 

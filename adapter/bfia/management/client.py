@@ -20,7 +20,9 @@ from gateway.domain.applications import (
     Kind,
     Side,
     new_application,
+    requested_scope,
 )
+from gateway.domain.permit_scope import read_scope
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId, moment
 from gateway.errors import MISSING, GatewayError, Invalid, Refused, problems_of
@@ -390,6 +392,8 @@ def confirmation(card: Card, application: Application) -> dict[str, Any]:
         "time_limit": expiry,
         "times_limit": application.most_jobs or 0,  # 0: any number of jobs
     }
+    if application.scope != requested_scope(application):
+        permit["auth_scope"] = application.scope.ids_by_key
     return {"resource_permit": permit}
 
 
@@ -408,6 +412,8 @@ def read_decision(body: wire.Confirm | wire.ConfirmContract) -> PartnerAnswer:
         "expires_at": permit.time_limit,
         "most_jobs": permit.times_limit,
     }
+    if permit.auth_scope is not None:
+        granted["scope"] = read_scope(permit.auth_scope.model_dump())
     return PartnerAnswer(body.status, granted, credentials={})
 
 

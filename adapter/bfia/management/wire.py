@@ -227,36 +227,6 @@ class TerminateContract(Body):
     contract_id: Id
 
 
-class Permit(Body):
-    """The owner's permit for the use of a dataset, model, flow or project."""
-
-    token: PermitToken
-    resource_level: int = 1  # as `Audited.level`
-    time_limit: Moment = None
-    times_limit: JobLimit = None
-
-
-class Confirm(Body):
-    """``…/audit/confirm``; a permit is an object, or its JSON as a text."""
-
-    audit_id: Id
-    status: AuditStatus
-    resource_permit: Permit | Json[Permit] | None = None
-
-
-class TerminateApplication(Body):
-    """``…/audit/terminate``."""
-
-    audit_id: Id
-
-
-class Apply(Body):
-    """``…/audit/apply``: the fields of every kind."""
-
-    audit_id: Id
-    contract_id: Text = Field(default="", max_length=100)
-
-
 ScopeIds = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=200)]],
     Field(max_length=_MOST_SCOPE_IDS),
@@ -278,6 +248,40 @@ class AuthScope(BaseModel):
     NODE: ScopeIds | None = None
     PROJECT: ScopeIds | None = None
     COMPONENT: Codes | None = None
+
+
+class Permit(Body):
+    """The owner's permit for the use of a dataset, model, flow or project.
+
+    ``auth_scope`` is an extension: the owner has narrowed the scope of the application.
+    """
+
+    token: PermitToken
+    resource_level: int = 1  # as `Audited.level`
+    time_limit: Moment = None
+    times_limit: JobLimit = None
+    auth_scope: AuthScope | None = None
+
+
+class Confirm(Body):
+    """``…/audit/confirm``; a permit is an object, or its JSON as a text."""
+
+    audit_id: Id
+    status: AuditStatus
+    resource_permit: Permit | Json[Permit] | None = None
+
+
+class TerminateApplication(Body):
+    """``…/audit/terminate``."""
+
+    audit_id: Id
+
+
+class Apply(Body):
+    """``…/audit/apply``: the fields of every kind."""
+
+    audit_id: Id
+    contract_id: Text = Field(default="", max_length=100)
 
 
 class ApplyDataset(Apply):
