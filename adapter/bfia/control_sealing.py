@@ -246,10 +246,21 @@ class _SealedResponse:
         body = bytes(self._body)
         seal: RequestSeal | None = self._state.get(_STATE)
         if seal is not None:
-            body = await to_thread.run_sync(seal.seal_response, self._start["status"], body)
+            body = await _seal_response(seal, self._start["status"], body)
             self._start["headers"] = _headers_of_sealed(self._start["headers"], len(body))
         await self._send(self._start)
         await self._send({"type": "http.response.body", "body": body})
+
+
+async def _seal_response(
+    seal: RequestSeal,
+    status: int,
+    body: bytes,
+) -> bytes:
+    """Return the sealed body of a response; a long one is sealed in a thread."""
+    if len(body) > seal.key.quick_bytes:
+        return await to_thread.run_sync(seal.seal_response, status, body)
+    return seal.seal_response(status, body)
 
 
 def _headers_of_sealed(

@@ -233,11 +233,14 @@ class Peer:
         parameters = {"job_id": job_id}
         path = "/job/status_all"
         # Some peers read the parameters from the query, other peers from the body: both have them.
+        query = parameters
+        if self._route.seals_control:  # such a peer reads the body, which alone is sealed
+            query = {}
         status, response = self.raw(
             method,
             path,
             body=parameters,
-            query=parameters,
+            query=query,
         )
         data = self._data(path, status, response)
         if not data and not isinstance(response.get("data"), Mapping):
@@ -276,7 +279,8 @@ class Peer:
     ) -> tuple[int, Any]:
         """Make a request; return HTTP status and JSON object, whatever they mean.
 
-        A body without a JSON object is returned as a `Page`. Raises `PeerUnreachable`.
+        A body without a JSON object is returned as a `Page`. Raises `PeerUnreachable`, and
+        `NotAllowed` for a request that has to be sealed, if a key is missing.
 
         - ``timeout_factor`` multiplies the route's deadline
         - ``other_headers``: headers of another protocol, sent instead of those that

@@ -224,6 +224,7 @@ def test_a_request_by_get_is_sealed(nodes):
         me.protocol.peer(PEER).job_status("GET", SECRET)
 
     assert tap.requests[-1].method == "GET"
+    assert SECRET not in tap.requests[-1].target
     assert tap.requests[-1].headers["content-type"] == SEALED
     assert tap.responses[-1].headers["content-type"] == SEALED
 

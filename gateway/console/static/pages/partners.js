@@ -89,10 +89,13 @@ function proofOf({ proof, remedy }) {
   return [h("span", { class: "badge bad" }, word), hint(remedy)];
 }
 
-/** Whether messages of containers are sealed, as in force. */
+/** Whether messages of containers are sealed, as in force; and control requests, if they are. */
 function sealingOf(route) {
   const byKey = route.sealing_key ? "accepted" : "off";
-  return apiWord(route.sealing ?? byKey);
+  const ofMessages = apiWord(route.sealing ?? byKey);
+  if (route.control_sealing === "off") return ofMessages;
+  const mode = apiWord(route.control_sealing);
+  return [ofMessages, hint(translate("control sealing", { mode }))];
 }
 
 function testButton(route, place) {
