@@ -54,7 +54,7 @@ RULES = (
     ("GET POST DELETE", r"/api/v1/session", _READERS),
     ("GET", _DATA, (Role.PLATFORM,)),
     ("GET", r"/api/v1/jobs/[^/]+/runs/.+/log", (Role.VENDOR, Role.PLATFORM)),
-    ("GET", r"/api/v1/(audit|settings|doctor|events/webhooks).*", (Role.ADMIN,)),
+    ("GET", r"/api/v1/(audit|settings|doctor|tokens|events/webhooks).*", (Role.ADMIN,)),
     ("GET", r"/api/v1/.*", _READERS),
     ("POST", r"/api/v1/(jobs|models)(/.*)?", (Role.PLATFORM,)),
     ("PUT DELETE", r"/api/v1/templates/[^/]+", (Role.PLATFORM,)),
@@ -126,6 +126,14 @@ class Token:
     created_at: datetime
     expires_at: datetime | None = None  # None: it does not expire
     revoked_at: datetime | None = None
+
+    def state(self, now: datetime) -> str:
+        """Return the state at a time: valid, expired or revoked."""
+        if self.revoked_at is not None:
+            return "revoked"
+        if self.expires_at is not None and self.expires_at <= now:
+            return "expired"
+        return "valid"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from gateway.admin import (
     routes,
     streams,
     templates,
+    tokens,
 )
 from gateway.admin import node as admin_node
 from gateway.admin.deps import provide, refuse_unknown_parameters
@@ -64,6 +65,7 @@ def operator_mounts(services: Services) -> list[Mounted]:
         job_removal.router,
         about.router,
         overview.router,
+        tokens.router,
         session.router,
         routes.router,
         applications.router,
@@ -147,6 +149,7 @@ def provide_services(
         route_services,
         application_services,
         _overview_services(services),
+        tokens.TokenServices(registries.tokens, foundation.clock),
         services.runs.run_logs,
         registries.feed,
         registries.webhooks,

@@ -136,17 +136,8 @@ def _token_json(token: Token) -> dict[str, str]:
         "role": str(token.role),
         "created": f"{token.created_at:%Y-%m-%d %H:%M}",
         "expires": expires,
-        "state": _token_state(token, datetime.now(UTC)),
+        "state": token.state(datetime.now(UTC)),
     }
-
-
-def _token_state(token: Token, now: datetime) -> str:
-    """Return whether a token is valid, expired or revoked."""
-    if token.revoked_at:
-        return "revoked"
-    if token.expires_at is not None and token.expires_at <= now:
-        return "expired"
-    return "valid"
 
 
 @command(tokens, "revoke", example="ann")

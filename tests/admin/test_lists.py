@@ -36,6 +36,7 @@ LIST_PATHS = (
     "datasets",
     "dataset-grants",
     "models",
+    "tokens",
 )
 
 # Arguments of paths for things that do not exist; "none" if a name is not here.

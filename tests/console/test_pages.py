@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from gateway.auth import Role
-from gateway.domain.applications import Kind, Side, new_application
+from gateway.domain.applications import APPROVED, Kind, Side, new_application
 from gateway.identity.keys import Keyring
 from tests.cleaning.ended import left_behind, logs_of, store_running_job
 from tests.console.person import Person, open_tab, visit
@@ -367,6 +367,80 @@ def test_jobs_are_found_sorted_and_deleted_together(browser, world):
     box = page.get_by_role("checkbox")
     remaining = rows.filter(has=box)
     expect(remaining).to_have_count(1)
+
+
+# ---------------------------------------------------------------- tokens and registration
+
+
+def test_an_admin_creates_a_token_and_revokes_it(browser, world):
+    admin_token = "0123456789abcdef0123"
+    node = world.node(token=admin_token)
+    page = open_tab(browser, "en-GB")
+    person = Person(page, "en-GB")
+    address = node.addresses()["operator"]
+    person.log_in(address, admin_token)
+    person.go("node")
+    person.follow("page tokens")
+
+    person.press("create token")
+    person.confirm(name="ann", days="1")
+    text = page.locator("main pre")
+    expect(text).to_contain_text("bfia_")
+    secret = text.inner_text()
+    jobs_of_ann = node.get("/api/v1/jobs", token=secret)
+    assert jobs_of_ann.status_code == 200
+    person.press("revoke")
+    person.confirm_danger()
+    person.sees_cell("revoked")
+    expect(text).to_have_count(0)
+
+
+def test_a_provider_is_registered_by_a_file_with_its_warnings(browser, world, tmp_path):
+    node = world.node()
+    person = open_page(browser, node, "providers")
+    file = tmp_path / "acme.json"
+    for title in ("first", "second"):
+        description = a_description(title=title)
+        request = a_request(
+            description,
+            metadata={"image": "acme:1.0.0"},
+        )
+        file.write_text(json.dumps(request))
+        person.choose_file(file)
+        person.press("register")
+        person.sees_heading("Warnings")
+    change = person.cell("second", exact=False)
+    expect(change.first).to_be_visible()
+
+    file.write_text("{}")
+    person.choose_file(file)
+    person.press("register")
+    expect(person.alert).to_contain_text("name")
+
+
+def test_a_partner_shows_its_permits_and_what_it_offers(browser, world):
+    node = world.node()
+    peer = world.node(node_id=PEER)
+    world.connect(node, peer)
+    permit = an_application(
+        partner=PEER,
+        status=APPROVED,
+        most_jobs=5,
+    )
+    node.stored_applications.add(permit)
+    person = open_page(browser, node, "partners")
+
+    link = person.page.get_by_role("link", name=PEER)
+    link.click()
+
+    expect(person.heading).to_have_text(PEER)
+    person.sees_cell("0 of 5 used")
+    person.press("offered datasets")
+    refusal = person.notices.locator(".bad")
+    expect(refusal).to_contain_text("contract")
+    person.press("test")
+    last_step = person.cell("way back", exact=False)
+    expect(last_step).to_be_visible()
 
 
 # ---------------------------------------------------------------- extra rights

@@ -17,8 +17,10 @@ const PAGES = {
   approvals: { list: "approvals" },
   data: { list: "datasets", member: "dataset" },
   providers: { list: "providers", member: "provider" },
-  partners: { list: "partners" },
+  partners: { list: "partners", member: "partner" },
   node: { list: "node" },
+  invitation: { list: "invitation", isInMenu: false },
+  tokens: { list: "tokens", isInMenu: false },
 };
 const FIRST_PAGE = "overview";
 const LOAD_PAUSES_MS = [200, 1000]; // before each further request for a module
@@ -74,13 +76,16 @@ function skipToContent(event) {
 
 function navigation() {
   const { name: currentPage } = currentPlace();
-  const links = Object.keys(PAGES).map((name) => {
+  const links = menuPages().map((name) => {
     const current = name === currentPage ? "page" : null;
     const count = name === "approvals" && decisionCount();
     return h("a", { href: `#/${name}`, "aria-current": current }, translate(`page ${name}`), count);
   });
   return h("nav", { "aria-label": translate("pages") }, links);
 }
+
+/** The pages of the navigation; others are reached from these. */
+const menuPages = () => Object.keys(PAGES).filter((name) => PAGES[name].isInMenu !== false);
 
 const decisionCount = () =>
   h("span", { class: "count", hidden: decisions === 0, id: "decisions" }, String(decisions));
@@ -151,9 +156,7 @@ async function showPage() {
 }
 
 function showNoSuchPage() {
-  const links = Object.keys(PAGES).map((name) =>
-    buttonLink(`#/${name}`, translate(`page ${name}`)),
-  );
+  const links = menuPages().map((name) => buttonLink(`#/${name}`, translate(`page ${name}`)));
   document.title = `${translate("no such page")} · ${session.node}`;
   document
     .getElementById("main")

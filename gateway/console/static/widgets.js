@@ -17,6 +17,8 @@ const STATES_BY_TONE = {
     "enabled",
     "in force",
     "HELD",
+    "valid",
+    "registered",
     "is kept",
   ],
   bad: [
@@ -31,7 +33,7 @@ const STATES_BY_TONE = {
     "revoked",
   ],
   wait: ["PENDING", "WAITING", "APPLIED", "waits", "warning", "unknown"],
-  "": ["FINISHED", "not run", "skipped", "disabled", "retired", "expired"],
+  "": ["unchanged", "FINISHED", "not run", "skipped", "disabled", "retired", "expired"],
 };
 const TONE_OF_STATE = new Map(
   Object.entries(STATES_BY_TONE).flatMap(([tone, states]) => states.map((state) => [state, tone])),

@@ -1,12 +1,33 @@
 // Two nodes become partners: they exchange invitations and compare six words by telephone.
 import { get, request, segment } from "../api.js";
 import { askForm, button, inputField, notify } from "../dialogs.js";
-import { h } from "../dom.js";
+import { append, h } from "../dom.js";
 import { prettyJson } from "../format.js";
 import { translate } from "../language.js";
 import { buttonLink } from "../links.js";
-import { alertBox, code, hint, row } from "../widgets.js";
+import { alertBox, card, code, hint, row } from "../widgets.js";
 import { changeRoutes, INVITATION_ACCEPTED, TLS_FIELDS } from "./routes.js";
+
+/** A page of its own, with the steps that the people at both nodes take. */
+export async function fillPage(body, { session }) {
+  const leave = async () => {
+    location.hash = "#/partners";
+  };
+  const steps = ["invite step 1", "invite step 2", "invite step 3", "invite step 4"];
+  append(
+    body,
+    h("h1", {}, translate("page invitation")),
+    card(
+      "",
+      h(
+        "ol",
+        {},
+        steps.map((step) => h("li", {}, translate(step))),
+      ),
+      invitationForm(session, leave),
+    ),
+  );
+}
 
 export function invitationForm(session, reload) {
   const address = h("input", {

@@ -4,7 +4,7 @@ import { button } from "../dialogs.js";
 import { append, h } from "../dom.js";
 import { displayValue, timestamp } from "../format.js";
 import { apiWord, language, listSeparator, stepName, translate } from "../language.js";
-import { jobLink } from "../links.js";
+import { buttonLink, jobLink } from "../links.js";
 import { hasRole } from "../roles.js";
 import {
   badge,
@@ -33,6 +33,8 @@ export async function fillPage(body, { session }) {
     row(
       h("h1", {}, `${translate("page node")} ${session.node}`),
       badge(health.ready ? "ok" : "bad"),
+      isAdmin && buttonLink("#/tokens", translate("page tokens")),
+      buttonLink("/docs", translate("API reference")),
     ),
     card(
       "",

@@ -1,24 +1,13 @@
 // Routes to partners: their test, changes and history, and the certificates with their ends.
-import { get, request, segment } from "../api.js";
+import { get, segment } from "../api.js";
 import { askForm, askText, button, inputField } from "../dialogs.js";
 import { append, h } from "../dom.js";
 import { displayValue, timestamp } from "../format.js";
-import { apiWord, stepName, translate } from "../language.js";
+import { apiWord, translate } from "../language.js";
 import { hasRole } from "../roles.js";
-import {
-  badge,
-  box,
-  card,
-  code,
-  expiryBadge,
-  faintCode,
-  hint,
-  row,
-  stepTable,
-  table,
-} from "../widgets.js";
+import { badge, box, card, code, expiryBadge, faintCode, hint, row, table } from "../widgets.js";
 import { invitationForm } from "./invitation.js";
-import { changeRoutes, INVITATION_ACCEPTED, TLS_FIELDS } from "./routes.js";
+import { changeRoutes, INVITATION_ACCEPTED, testButton, TLS_FIELDS } from "./routes.js";
 
 const ROUTE_FIELDS = [
   { key: "url", label: "address", type: "url", placeholder: "https://gw.bank.example:7380" },
@@ -54,7 +43,7 @@ export async function fillPage(body, { session, reload }) {
 
 function routeTable(routing, session, testResult, reload) {
   const rows = routing.routes.map((route) => [
-    h("span", { class: "mono" }, route.node),
+    h("a", { href: `#/partners/${segment(route.node)}`, class: "mono" }, route.node),
     route.institution,
     route.url,
     route.via,
@@ -96,16 +85,6 @@ function sealingOf(route) {
   if (route.control_sealing === "off") return ofMessages;
   const mode = apiWord(route.control_sealing);
   return [ofMessages, hint(translate("control sealing", { mode }))];
-}
-
-function testButton(route, place) {
-  return button("test", async () => {
-    place.replaceChildren(hint(translate("loading")));
-    const result = await request("POST", `/api/v1/routes/${segment(route.node)}/test`);
-    const verdict = badge(result.good ? "good" : "bad");
-    const heading = h("h2", { class: "mono" }, result.node, " ", verdict);
-    place.replaceChildren(card("", heading, stepTable(result.steps, stepName)));
-  });
 }
 
 function switchButton({ node, enabled }, reload) {
@@ -193,6 +172,7 @@ const newPartner = (routing, session, reload) =>
     "details",
     {},
     h("summary", {}, h("strong", {}, translate("new partner"))),
+    row(h("a", { href: "#/invitation" }, translate("page invitation"))),
     invitationForm(session, reload),
     row(addButton(routing, reload)),
   );

@@ -1,21 +1,28 @@
 // One algorithm provider: its images, components and history.
-import { get, request, segment } from "../api.js";
+import { get, getAll, request, segment } from "../api.js";
 import { askText, button, notifyDone } from "../dialogs.js";
 import { append, h } from "../dom.js";
 import { displayValue, timestamp } from "../format.js";
 import { apiWord, listSeparator, translate } from "../language.js";
 import { hasRole } from "../roles.js";
 import { badge, card, code, facts, row, table, textLines } from "../widgets.js";
+import { differences } from "./differences.js";
+import { changeTable, warningTable } from "./provider_upload.js";
 
 export async function fillPage(body, { session, ids: [name], reload }) {
   const path = `/api/v1/providers/${segment(name)}`;
-  const [provider, { history }] = await Promise.all([get(path), get(`${path}/history`)]);
+  const [provider, { history }, providers] = await Promise.all([
+    get(path),
+    get(`${path}/history`),
+    getAll("/api/v1/providers", "providers"),
+  ]);
   append(
     body,
     row(h("h1", {}, provider.provider_name), badge(provider.retired ? "retired" : "enabled")),
     overview(provider, path, session, reload),
     provider.warnings.length > 0 && card("warnings", warningTable(provider.warnings)),
     Object.values(provider.components_description).map(component),
+    versionsCard(provider, providers),
     historyCard(path, history),
   );
 }
@@ -62,14 +69,6 @@ function actionButton(verb, { path, what, danger, reload }) {
   return button(verb, act, danger ? "danger" : "");
 }
 
-function warningTable(warnings) {
-  const rows = warnings.map((warning) => [
-    warning.path ?? "",
-    warning.rule ?? warning.message ?? displayValue(warning),
-  ]);
-  return table(["where", "what"], rows);
-}
-
 function component(description) {
   const { componentName, title, description: about } = description;
   const texts = new Set([title, about].filter(Boolean)); // often the same
@@ -92,6 +91,37 @@ function component(description) {
   return h("section", {}, details);
 }
 
+// ---------------------------------------------------------------- other versions
+
+/** The other versions of the provider, each with its difference to this one. */
+function versionsCard(provider, providers) {
+  const others = providers.filter(
+    ({ name, provider_name: key }) => name === provider.name && key !== provider.provider_name,
+  );
+  const place = h("div");
+  const rows = others.map(({ provider_name: key, retired }) => [
+    h("a", { href: `#/providers/${segment(key)}` }, key),
+    badge(retired ? "retired" : "enabled"),
+    button("difference", () => showVersionDifference(key, provider, place)),
+  ]);
+  return others.length > 0 && card("other versions", table(["provider", "state", ""], rows), place);
+}
+
+async function showVersionDifference(otherKey, provider, place) {
+  const other = await get(`/api/v1/providers/${segment(otherKey)}`);
+  const changes = differences(comparable(other), comparable(provider));
+  place.replaceChildren(
+    h("h3", {}, `${translate("difference")} ${otherKey} → ${provider.provider_name}`),
+    changeTable(changes),
+  );
+}
+
+const comparable = ({ metadata, protocol, components_description: components }) => ({
+  metadata,
+  protocol,
+  components,
+});
+
 // ---------------------------------------------------------------- history
 
 function historyCard(path, entries) {
@@ -113,14 +143,9 @@ function historyCard(path, entries) {
 async function showDifference(path, revision, place) {
   const previous = revision - 1;
   const { changes } = await get(`${path}/diff?since=${previous}&until=${revision}`);
-  const rows = changes.map((change) => [
-    code(change.path),
-    code(displayValue(change.before)),
-    code(displayValue(change.after)),
-  ]);
   place.replaceChildren(
     h("h3", {}, `${translate("difference")} ${previous} → ${revision}`),
-    table(["where", "before", "after"], rows),
+    changeTable(changes),
   );
   place.scrollIntoView({ block: "nearest" });
 }

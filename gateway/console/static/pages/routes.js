@@ -1,7 +1,9 @@
-// Changes of the routes to partners, by hand and by invitation.
-import { request } from "../api.js";
-import { notify } from "../dialogs.js";
-import { translate } from "../language.js";
+// Changes of the routes to partners, by hand and by invitation, and their test.
+import { request, segment } from "../api.js";
+import { button, notify } from "../dialogs.js";
+import { h } from "../dom.js";
+import { stepName, translate } from "../language.js";
+import { badge, card, hint, stepTable } from "../widgets.js";
 
 /** Reason of a change by invitation; it is stored in English and translated when shown. */
 export const INVITATION_ACCEPTED = "invitation accepted";
@@ -18,4 +20,15 @@ export async function changeRoutes(method, path, body, reload) {
   const { version, not_in_file: notes } = await request(method, path, body);
   notify("good", translate("version in force", { version }), ...notes);
   await reload();
+}
+
+/** A button that tests a route, and shows the steps in `place`. */
+export function testButton(route, place) {
+  return button("test", async () => {
+    place.replaceChildren(hint(translate("loading")));
+    const result = await request("POST", `/api/v1/routes/${segment(route.node)}/test`);
+    const verdict = badge(result.good ? "good" : "bad");
+    const heading = h("h2", { class: "mono" }, result.node, " ", verdict);
+    place.replaceChildren(card("", heading, stepTable(result.steps, stepName)));
+  });
 }
