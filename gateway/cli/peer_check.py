@@ -316,7 +316,13 @@ def _listening_partner(
 
 def _check_that_the_node_knows_us(trial: "Trial", entry: Mapping[str, Any]) -> None:
     """Raise `CallFailed` if the node cannot be reached or refuses the check's requests as such."""
-    response = trial.ask_for_nothing()
+    from gateway.conformance.platforms.findings import CannotTry
+
+    try:
+        response = trial.ask_for_nothing()
+    except CannotTry as reason:
+        text = f"{trial.node.url} cannot be checked: {reason}"
+        raise CallFailed(text, reason="NOT_FOUND") from None
     if response.exchange.status is None:
         text = f"{trial.node.url} cannot be checked: {response.summary}"
         raise CallFailed(text, reason="UNREACHABLE")

@@ -13,6 +13,9 @@ _TRACE = re.compile(
     r"Traceback \(most recent call last\)|^\s+at [\w.$]+\([\w.]+:\d+\)|goroutine \d+ \[",
     re.MULTILINE,
 )
+FATE_UNKNOWN_PATH = 6000  # FATE-Flow's code for an unknown path, and for any exception
+_FATE_UNSERVED = ("404: Not Found", "405: Method Not Allowed")  # in its text for unserved paths
+_UNSERVED_STATES = (404, 405, 501)  # of HTTP
 SUCCESS_CODES = (0, 200)  # the standard's code; that of version 1.0, which Kuscia uses
 
 
@@ -70,6 +73,13 @@ class Answer:
     def refused(self) -> bool:
         """Whether the response is a refusal in the standard's form."""
         return self.code is not None and not self.succeeded
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether the node does not serve the path, or not by this method."""
+        if self.code == FATE_UNKNOWN_PATH:
+            return any(words in self.text for words in _FATE_UNSERVED)
+        return self.code is None and self.exchange.status in _UNSERVED_STATES
 
     @property
     def crashed(self) -> str:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 
 from gateway.conformance.platforms.answers import Answer, read_answer
-from gateway.conformance.platforms.findings import Evidence, Exchange
+from gateway.conformance.platforms.findings import Evidence, Exchange, assume
 from gateway.domain.spec import NodeId
 from gateway.identity.keys import KeyPair
 from gateway.identity.signatures import Signable, digest, headers, sign
@@ -70,7 +70,8 @@ class CheckedNode:
     ) -> Answer:
         """Send a JSON body to a path of the control or management layer and read the response.
 
-        ``extra_headers`` replace headers, with underscores for hyphens.
+        ``extra_headers`` replace headers, with underscores for hyphens. Raises `CannotTry` if the
+        node does not serve the path.
         """
         content = b""
         if body is not None:
@@ -84,7 +85,9 @@ class CheckedNode:
             changes=changes,
             seconds=seconds,
         )
-        return read_answer(exchange)
+        response = read_answer(exchange)
+        assume(not response.is_unserved, f"the node does not serve {method} {path}")
+        return response
 
     def ask_altered(self, path: str, body: Mapping[str, Any]) -> Answer:
         """Send a request whose body is changed after it was signed."""

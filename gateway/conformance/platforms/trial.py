@@ -182,6 +182,26 @@ class Trial:
         """Poll the state of a task."""
         return self.node.ask(POLL, {"task_id": task_id, "role": role})
 
+    def job_status(self, job_id: str) -> Answer:
+        """Request the state of a job, by POST or, if the node does not serve that, by GET.
+
+        Raises `CannotTry` if it serves neither.
+        """
+        query = {"job_id": job_id}
+        try:
+            return self.node.ask(
+                STATUS_ALL,
+                query,
+                query=query,
+            )
+        except CannotTry:
+            return self.node.ask(
+                STATUS_ALL,
+                query,
+                method="GET",
+                query=query,
+            )
+
     def states_until_end(self, task_id: str) -> tuple[str, ...]:
         """Poll a task until it has ended; return its states, without repetitions in a row.
 

@@ -29,7 +29,6 @@ from gateway.conformance.platforms.trial import (
     REPORT,
     START,
     START_TASK,
-    STATUS_ALL,
     STOP,
     STOP_ALL,
     ComponentName,
@@ -154,25 +153,11 @@ def _task_start(trial: Trial, job: Submitted, name: str) -> Received:
     return starts[0]
 
 
-def _job_status(trial: Trial, job: Submitted) -> Answer:
-    """Request the state of a scheduled job, by the method that the node serves."""
-    query = {"job_id": job.job_id}
-    response = trial.node.ask(STATUS_ALL, query, query=query)
-    if response.succeeded:
-        return response
-    return trial.node.ask(
-        STATUS_ALL,
-        query,
-        method="GET",
-        query=query,
-    )
-
-
 def _wait_for_end(trial: Trial, job: Submitted) -> Answer:
     """Wait until a scheduled job is FINISHED. Raises `Broken` if it does not get there."""
     deadline = time.monotonic() + trial.options.timeout
     while time.monotonic() < deadline:
-        response = _job_status(trial, job)
+        response = trial.job_status(job.job_id)
         if response.value("job_status") == "FINISHED":
             return response
         time.sleep(_STATUS_PAUSE)
@@ -235,9 +220,10 @@ def refuses_if_a_party_refuses(trial: Trial) -> Finding:
     partner.answer(CREATE, _refuse)
     job = _submit(trial, _chain(trial))
     demand(not job.response.succeeded, "create_all is a success although the only party refuses")
+    demand_except("fate", not job.response.crashed, job.response.crashed)
     starts = partner.wait_for(START, _QUIET, job_id=job.job_id)
     demand_except("fate", not starts, "job/start comes after the party has refused")
-    state = _job_status(trial, job).value("job_status")
+    state = trial.job_status(job.job_id).value("job_status")
     demand_except("fate", state != "RUNNING", "the refused job is RUNNING")
     return holds(f"refused: {job.response.summary}")
 
@@ -427,7 +413,7 @@ def ignores_late_reports(trial: Trial) -> Finding:
     before = _wait_for_end(trial, job).value("status")
     response = _report(trial, start, "FAILED")
     demand(not response.crashed, f"a late report: {response.crashed}")
-    after = _job_status(trial, job).value("status")
+    after = trial.job_status(job.job_id).value("status")
     demand(after == before, f"a late report changes the states of an ended job to {after}")
     return holds(f"a late report changes nothing ({response.summary})")
 
@@ -477,19 +463,16 @@ def refuses_to_stop_an_unknown_job(trial: Trial) -> Finding:
         {"job_id": new_job_id()},
     )
     demand(not response.crashed, response.crashed)
-    demand(response.refused, f"the stop of an unknown job: {response.summary}")
+    text = f"the stop of an unknown job: {response.summary}"
+    demand_except("fate", not response.succeeded, text)
+    demand(response.refused, text)
     return holds(f"refused: {response.summary}")
 
 
 @tries("C-3.7-unknown")
 def refuses_the_state_of_an_unknown_job(trial: Trial) -> Finding:
     """The state of a job that the node does not have."""
-    query = {"job_id": new_job_id()}
-    response = trial.node.ask(
-        STATUS_ALL,
-        query,
-        query=query,
-    )
+    response = trial.job_status(new_job_id())
     demand(not response.crashed, response.crashed)
     is_empty = response.succeeded and not response.data
     demand_except("fate", not is_empty, "a success without data")

@@ -13,6 +13,7 @@ from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
     PushInbound,
     TransportOutbound,
 )
+from gateway.conformance.platforms.answers import FATE_UNKNOWN_PATH, read_answer
 from gateway.conformance.platforms.findings import (
     Exchange,
     Finding,
@@ -30,7 +31,6 @@ _TOPIC = "conformance"
 _PAYLOAD = b"\x00conformance\xff"
 _LEGACY_SUCCESS = "0"  # the code of transports before version 1.2
 _UNKNOWN_NODE = "JG9999999999999999"
-_MISSING_STATES = (404, 405)  # HTTP states of a path that a node does not serve
 _CODE_START = "E0"  # the beginning of this layer's codes
 _LEAST_ERROR_STATUS = 400  # of HTTP
 _INTERNAL_ERROR = 500  # the least such status of HTTP
@@ -103,7 +103,10 @@ def _code(exchange: Exchange) -> str:
         return ""
     if not isinstance(value, Mapping):
         return ""
-    return str(value.get("code", ""))
+    code = str(value.get("code", ""))
+    if code == str(FATE_UNKNOWN_PATH):
+        return ""
+    return code
 
 
 def _code_of_protobuf(content: bytes) -> str:
@@ -124,14 +127,19 @@ def _summary(exchange: Exchange) -> str:
     return exchange.failure or f"HTTP {exchange.status}, code {_code(exchange) or 'absent'}"
 
 
+def _assume_served(exchange: Exchange) -> None:
+    """Raise `CannotTry` if the node does not serve the path of a message."""
+    is_served = bool(_code(exchange)) or not read_answer(exchange).is_unserved
+    assume(is_served, f"the node does not serve {exchange.target}")
+
+
 def _judge_delivery(exchange: Exchange, form: str) -> Finding:
     """Judge the response to a message that has to be stored.
 
     Raises `CannotTry`, `Deviation` or `Broken` if it was not.
     """
     code = _code(exchange)
-    is_served = bool(code) or exchange.status not in _MISSING_STATES
-    assume(is_served, f"the node does not serve {exchange.target}")
+    _assume_served(exchange)
     demand_except("kuscia", code != _LEGACY_SUCCESS, f"{form}: the success code is 0")
     demand(code == SUCCESS, f"{form}: {_summary(exchange)}")
     return holds(f"{form}: stored")
@@ -139,6 +147,7 @@ def _judge_delivery(exchange: Exchange, form: str) -> Finding:
 
 def _judge_refusal(exchange: Exchange, what: str) -> Finding:
     """Judge the response to a message that has to be refused; raises `Broken` if it was not."""
+    _assume_served(exchange)
     status = exchange.status or 0
     demand(status > 0, f"{what}: {exchange.failure}")
     demand(status < _INTERNAL_ERROR, f"{what}: HTTP {status}")
