@@ -15,6 +15,7 @@ Work = Callable[[], None]
 NEW_JOB = 1 << 30  # priority of calls for new jobs, whose results clients wait for
 # Threads of a lane whose work never waits; more would only compete for the interpreter.
 _COMPUTING_THREADS = 2
+_IDLE_TIME = 30.0  # seconds after which a thread without work ends; the next work starts another
 
 
 class Lanes:
@@ -31,14 +32,20 @@ class Lanes:
     responses, and the jobs under way still go on.
     """
 
-    def __init__(self, threads: int = 8, own_lane: str = "") -> None:
-        """``threads``: the most threads of a lane.
+    def __init__(
+        self,
+        threads: int = 8,
+        own_lane: str = "",
+        idle_time: float = _IDLE_TIME,
+    ) -> None:
+        """``threads``: the most threads of a lane; each ends after ``idle_time`` without work.
 
         ``own_lane`` names the lane of calls to this node itself, which has fewer threads: its calls
         compute and never wait. Empty: there is no such lane.
         """
         self._threads = threads
         self._own_lane = own_lane
+        self._idle_time = idle_time
         self._lock = threading.Lock()
         self._lanes: dict[str, _Lane] = {}
         self._submissions = _Submissions()
@@ -69,7 +76,12 @@ class Lanes:
             if self._closed:
                 return
             if lane not in self._lanes:
-                self._lanes[lane] = _Lane(lane, self._threads_of(lane), self._submissions)
+                self._lanes[lane] = _Lane(
+                    lane,
+                    self._threads_of(lane),
+                    self._submissions,
+                    self._idle_time,
+                )
             target = self._lanes[lane]
         target.put(job, work, priority)
 
@@ -139,9 +151,16 @@ class _Turn:
 class _Lane:
     """The queues and threads of one lane."""
 
-    def __init__(self, name: str, max_threads: int, submissions: _Submissions) -> None:
+    def __init__(
+        self,
+        name: str,
+        max_threads: int,
+        submissions: _Submissions,
+        idle_time: float,
+    ) -> None:
         self._name = name
         self._submissions = submissions
+        self._idle_time = idle_time
         self._max_threads = max_threads
         self._share = max(max_threads // 2, 1)  # threads that one job may occupy
         self._condition = threading.Condition()
@@ -197,12 +216,12 @@ class _Lane:
             self._condition.notify_all()
         if not wait:
             return
-        for thread in self._threads:
+        for thread in list(self._threads):
             if thread is not threading.current_thread():
                 thread.join()
 
     def _run(self) -> None:
-        """Do work until the lane is closed; the function of each thread."""
+        """Do work until there is none for a while; the function of each thread."""
         while True:
             turn = self._wait_for_turn()
             if turn is None:
@@ -217,7 +236,11 @@ class _Lane:
                     self._running_for_old_jobs -= 1
 
     def _wait_for_turn(self) -> _Turn | None:
-        """Wait for work and take it; return None once the lane is closed."""
+        """Wait for work and take it.
+
+        Returns None when the thread has to end: the lane is closed, or has had no work for a while.
+        """
+        is_idle = False
         with self._condition:
             self._idle_threads += 1
             try:
@@ -225,7 +248,10 @@ class _Lane:
                     turn = self._take_next()
                     if turn is not None:
                         return turn
-                    self._condition.wait()
+                    if is_idle and not self._queued:
+                        self._threads.remove(threading.current_thread())
+                        return None
+                    is_idle = not self._condition.wait(self._idle_time)
                 return None
             finally:
                 self._idle_threads -= 1

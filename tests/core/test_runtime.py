@@ -216,6 +216,22 @@ def test_an_outage_of_the_database_is_two_lines_without_a_trace():
 # ------------------------------------------------------------ lanes
 
 
+def threads_named(prefix):
+    """Return the names of the threads that begin with a prefix."""
+    names = [thread.name for thread in threading.enumerate()]
+    return sorted(name for name in names if name.startswith(prefix))
+
+
+def test_a_thread_of_a_lane_ends_without_work_and_work_starts_another():
+    lanes = Lanes(threads=2, idle_time=0.01)
+    for _ in range(2):
+        is_done = threading.Event()
+        lanes.submit("quiet", is_done.set)
+        assert is_done.wait(LONG)
+        wait_for(lambda: not threads_named("lane-quiet"))
+    lanes.close()
+
+
 @contextmanager
 def queued_in_a_lane(order):
     """Keep a lane of one thread busy, then do all its work, which appends its names to ``order``.

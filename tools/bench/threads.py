@@ -23,6 +23,7 @@ from tools.bench.parts import Rows, part
 
 _JOBS = 30  # of a round, one after the other
 _IDLE_SECONDS = 4.0  # of the count of an idle node
+_REST = 35.0  # seconds without work after which the threads of an idle node are counted
 _BURST = 40  # jobs submitted together
 _BURST_CLIENTS = 16
 _ENDED_CHECK_INTERVAL = 0.005  # seconds between two looks into the database
@@ -81,15 +82,17 @@ def threads(options: argparse.Namespace) -> Rows:
     prefix = [sys.executable, "-m", "tools.bench.memory_node", memory_node.COUNT]
     with two_nodes(PROCESS_ENGINE, prefix=prefix) as nodes:
         _run_jobs(nodes, job, _JOBS)
-        for name, node in zip(("scheduling", "taking part"), nodes, strict=True):
-            idle_threads = _thread_count(node)
+        time.sleep(_REST)
+        idle_threads = [_thread_count(node) for node in nodes]
+        names = ("scheduling", "taking part")
+        for name, node, idle_count in zip(names, nodes, idle_threads, strict=True):
             counts = [_count_jobs(nodes, node, job) for _ in range(options.rounds)]
             burst = _count_burst(nodes, node, job)
             yield [
                 name,
                 *_medians(counts),
                 f"{burst.futex_calls:.1f}",
-                idle_threads,
+                idle_count,
                 burst.threads,
             ]
 
