@@ -661,8 +661,8 @@ def expect_failed_job(person: Person, job_id: str) -> None:
     expect(lanes.locator(".lane .busy")).to_have_count(0)
 
 
-def test_the_picture_of_the_console_shows_an_ended_training(guest, host, browser):
-    """README's picture, written into the folder that BFIA_SCREENSHOTS names."""
+def test_the_pictures_show_an_ended_training_and_its_copy_in_the_composer(guest, host, browser):
+    """README's pictures, written into the folder that BFIA_SCREENSHOTS names."""
     body = a_training(num_trees=12, tol=0)
     job_id = submit_approved(guest, host, body)
     person = log_in(
@@ -677,10 +677,20 @@ def test_the_picture_of_the_console_shows_an_ended_training(guest, host, browser
     badge = person.page.locator("main .row .badge").first
     expect(badge).to_have_text("SUCCEEDED")
     expect_curve(person.page)
+    keep_readme_picture(person, "console")
+
+    person.follow("edit as new job")
+    findings = person.page.locator(".canvas .count")
+    expect(findings.first).to_be_visible()
+    keep_readme_picture(person, "composer")
+
+
+def keep_readme_picture(person: Person, name: str) -> None:
+    """Write the top of the page into the folder that BFIA_SCREENSHOTS names."""
     folder = os.environ.get("BFIA_SCREENSHOTS")
     if folder:
         person.page.evaluate("scrollTo(0, 0)")
-        person.page.screenshot(path=f"{folder}/console.png")
+        person.page.screenshot(path=f"{folder}/{name}.png")
 
 
 # ---------------------------------------------------------------- datasets

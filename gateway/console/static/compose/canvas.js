@@ -7,6 +7,7 @@ import { columnsOf, shorten } from "../graph.js";
 import { apiWord, translate } from "../language.js";
 import { hint } from "../widgets.js";
 import { removeTask, upstreamTask } from "./draft.js";
+import { DRAGGED_TYPE } from "./library.js";
 import { canConnect, connect, disconnect, inputPorts, outputPorts } from "./ports.js";
 
 const TASK_WIDTH = 212;
@@ -23,7 +24,8 @@ const LONGEST_TITLE = 12; // findings in the title of a task
 
 /**
  * The canvas. `descriptions` and `findings` are by the name of a task; `editor` has `selectedTask`,
- * `redraw` and `addDropped(text, task)`: what was dropped, and the task on which, if any.
+ * `redraw`, `connected(task)` and `addDropped(index, task)`: the place of the component in the library, and the
+ * task on which it was dropped, if any.
  */
 export function canvas(job, descriptions, findings, editor) {
   if (job.dag.components.length === 0) return emptyCanvas(editor);
@@ -49,7 +51,16 @@ export function canvas(job, descriptions, findings, editor) {
     "aria-label": translate("tasks"),
     ...dropTarget(editor),
   };
-  return [h("div", region, picture), status];
+  return [h("div", region, picture), legend(), status];
+}
+
+/** The shapes of the ports with their kinds. */
+function legend() {
+  const kinds = ["dataset", "model", "report"].map((kind) => [
+    h("svg:svg", { width: 16, height: 16, "aria-hidden": "true" }, shape(kind, 8, 8)),
+    h("span", {}, apiWord(kind)),
+  ]);
+  return h("p", { class: "legend faint" }, kinds);
 }
 
 const emptyCanvas = (editor) =>
@@ -60,7 +71,8 @@ function dropTarget(editor) {
   const drop = (event) => {
     event.preventDefault();
     const source = event.target.closest("[data-name]")?.dataset.name;
-    editor.addDropped(event.dataTransfer.getData("text/plain"), source);
+    const index = event.dataTransfer.getData(DRAGGED_TYPE); // "" for other things, such as a file
+    if (index) editor.addDropped(Number(index), source);
   };
   return { ondragover: (event) => event.preventDefault(), ondrop: drop };
 }

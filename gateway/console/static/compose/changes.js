@@ -50,12 +50,14 @@ export function asTaskParams(changes) {
   return taskParams;
 }
 
-/** Gives the removed parameters of a job their old values again. */
+/** Gives the removed parameters of a job their old values again. Returns true if there are any. */
 export function restoreRemoved(oldJob, newJob) {
-  for (const { keys, task, name, before, after } of parameterChanges(oldJob, newJob)) {
-    if (after !== undefined) continue;
+  const changes = parameterChanges(oldJob, newJob);
+  const removed = changes.filter(({ after }) => after === undefined);
+  for (const { keys, task, name, before } of removed) {
     objectAt(newJob.config, "task_params", ...keys, task)[name] = before;
   }
+  return removed.length > 0;
 }
 
 /** Rows of a table: task, party, name, and the values before and after. */

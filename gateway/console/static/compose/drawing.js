@@ -43,6 +43,7 @@ export class Drawing {
 
   /** Shows elements in place of a job that cannot be drawn. */
   showInstead(...elements) {
+    this.#content = null;
     setChildren(this.element, elements);
   }
 
@@ -95,9 +96,9 @@ export class Drawing {
     return new Map(await Promise.all(described));
   }
 
-  /** The component of the library that was dragged, by the text that the drag carries. */
-  draggedComponent(text) {
-    return this.#entries[Number(text)];
+  /** The component at a place in the library. */
+  componentAt(index) {
+    return this.#entries[index];
   }
 }
 

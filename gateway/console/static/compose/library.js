@@ -4,6 +4,8 @@ import { textIn, translate } from "../language.js";
 import { hint } from "../widgets.js";
 import { kindOf } from "./draft.js";
 
+export const DRAGGED_TYPE = "application/x-bfia-component"; // type of the data of a drag: an index
+
 const CATEGORIES = ["preparation", "training", "evaluation", "other components"];
 
 /** The list. `entries`: components with their descriptions; `add` gets the index of one that was pressed. */
@@ -67,7 +69,7 @@ function part(entry, index, add) {
       draggable: "true",
       "aria-label": `${translate("add a task")}: ${name} · ${providerName}`,
       title: textIn(description, "description"),
-      ondragstart: (event) => event.dataTransfer.setData("text/plain", String(index)),
+      ondragstart: (event) => event.dataTransfer.setData(DRAGGED_TYPE, String(index)),
       onclick: () => add(index),
     },
     h("strong", {}, name),

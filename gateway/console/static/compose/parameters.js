@@ -1,7 +1,7 @@
 // Inputs for the parameters of a task, from the JSON Schema of its component.
 import { h } from "../dom.js";
 import { language, translate } from "../language.js";
-import { option } from "../widgets.js";
+import { hint, option } from "../widgets.js";
 import { objectAt, partiesOf } from "./draft.js";
 
 const EXTENSION = "x-bfia"; // key of the gateway's own part of a schema
@@ -12,10 +12,12 @@ const EVERY_PARTY = { label: "", keys: ["common"] };
 
 /**
  * The parameters of a task for all parties, or for the one that the user chooses; advanced ones are folded
- * unless one of them is set. `roles`: those of the component. `editor.scope` is the label of that party.
+ * unless one of them is set. `roles`: those of the component. `editor.scope` is the label of that party;
+ * `editor.onlyNode`: the node whose parties alone can be changed, "" for all.
  */
 export function parameterFields(job, task, schema, roles, editor) {
-  const scopes = scopesOf(job, roles);
+  const scopes = scopesOf(job, roles, editor.onlyNode);
+  if (scopes.length === 0) return hint(translate("about foreign task"));
   const scope = scopes.find(({ label }) => label === editor.scope) ?? scopes[0];
   const values = valuesIn(job, scope, task);
   const properties = { ...schema.properties, ...undescribed(job, task, schema, scope) };
@@ -55,16 +57,15 @@ function undescribed(job, task, schema, scope) {
   return properties;
 }
 
-/** The entries below `task_params` that the parameters of a task can stand in: the first is for all parties. */
-function scopesOf(job, roles) {
+/** The entries below `task_params` in which the parameters of a task can be changed. */
+function scopesOf(job, roles, onlyNode) {
   const parties = partiesOf(job).filter(({ role }) => roles.includes(role));
-  return [
-    EVERY_PARTY,
-    ...parties.map(({ role, index }) => ({
-      label: `${role}.${index}`,
-      keys: [role, String(index)],
-    })),
-  ];
+  const scopes = parties.map(({ role, index, node }) => ({
+    label: `${role}.${index}`,
+    keys: [role, String(index)],
+    node,
+  }));
+  return onlyNode ? scopes.filter(({ node }) => node === onlyNode) : [EVERY_PARTY, ...scopes];
 }
 
 /** The values of a task's parameters in a scope. */

@@ -44,7 +44,7 @@ function actions(job, path, session, reload) {
   return row(
     verbs.map((verb) => actionButton(job, path, verb, reload)),
     !ended && stopButton(job, reload),
-    ended && isPartOf(job, session.node) && rerunLinks(job),
+    isPartOf(job, session.node) && nextJobLinks(job),
     buttonLink(`${path}/archive`, translate("archive")),
   );
 }
@@ -84,9 +84,9 @@ function isPartOf(job, node) {
   return job.flow.length > 0 && (hasRole || job.scheduler === node);
 }
 
-const rerunLinks = ({ job_id: id }) => [
-  buttonLink(rerunAddress(id), translate("run again")),
-  buttonLink(copyAddress(id), translate("edit as new job")),
+const nextJobLinks = (job) => [
+  hasEnded(job) && buttonLink(rerunAddress(job.job_id), translate("run again")),
+  buttonLink(copyAddress(job.job_id), translate("edit as new job")),
 ];
 
 // ---------------------------------------------------------------- failure and wait

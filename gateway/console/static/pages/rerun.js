@@ -2,7 +2,7 @@
 import { get, request, segment } from "../api.js";
 import { loadCatalog } from "../compose/catalog.js";
 import { asTaskParams, changeRows, parameterChanges, restoreRemoved } from "../compose/changes.js";
-import { copyNotes, loadCopy } from "../compose/copy.js";
+import { loadCopy } from "../compose/copy.js";
 import { downstreamTasks, ROLES } from "../compose/draft.js";
 import { parameterFields } from "../compose/parameters.js";
 import { PlanPanel } from "../compose/plan_panel.js";
@@ -20,7 +20,7 @@ export async function fillPage(body, { session, signal, ids: [id] }) {
     loadCopy(id),
     loadCatalog(session),
   ]);
-  const rerun = new Rerun(job, copy, catalog, signal);
+  const rerun = new Rerun(job, copy, catalog, session.node, signal);
   append(body, rerun.elements());
   rerun.redraw();
 }
@@ -34,11 +34,13 @@ class Rerun {
   #form = h("div");
   #changes = h("div");
 
-  constructor(job, copy, catalog, signal) {
+  constructor(job, copy, catalog, node, signal) {
     this.job = job;
     this.copy = copy;
     this.catalog = catalog;
     this.planPanel = new PlanPanel(signal);
+    const mayChangeAll = [job.initiator, job.scheduler].includes(node);
+    this.onlyNode = mayChangeAll ? "" : node;
     this.#edited = structuredClone(copy.job);
     const unfinished = job.tasks.find(({ status }) => status !== "SUCCESS");
     this.#start = (unfinished ?? job.tasks[0]).name;
@@ -55,7 +57,6 @@ class Rerun {
     return [
       h("h1", {}, translate("page rerun")),
       h("p", {}, translate("rerun of"), " ", jobLink(id)),
-      copyNotes({ ...this.copy, left_out: [] }), // the rerun has the old job's secrets
       h(
         "div",
         { class: "beside" },
@@ -92,7 +93,7 @@ class Rerun {
 
   /** Shows a change of a parameter, and plans soon. An emptied parameter keeps its old value. */
   changed = () => {
-    restoreRemoved(this.copy.job, this.#edited);
+    if (restoreRemoved(this.copy.job, this.#edited)) this.#drawForm();
     const changes = this.#possibleChanges();
     const columns = ["task", "party", "name", "before", "after"];
     setChildren(
@@ -164,12 +165,16 @@ class Rerun {
 
   // -------------------------------------------------------------- plan and submission
 
-  /** Plans the new job with the results that it takes over. */
-  #plan() {
+  /** Plans the new job with the results that it takes over, if this node knows all of it. */
+  async #plan() {
+    if (this.copy.foreign_parties.length > 0) {
+      this.planPanel.show(hint(translate("no plan here")));
+      return;
+    }
     const job = structuredClone(this.#edited);
     const jobParams = (job.config.job_params ??= {});
     jobParams.common = { ...jobParams.common, inherit: this.#tasksTakenOver() };
-    return this.planPanel.plan({ ...job, old_job_id: this.job.job_id });
+    await this.planPanel.plan({ ...job, old_job_id: this.job.job_id });
   }
 
   async #submit() {

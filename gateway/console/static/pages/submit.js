@@ -46,6 +46,7 @@ class JobEditor {
   });
 
   selectedTask = "";
+  onlyNode = ""; // all parties can be changed
   scope = ""; // the party whose parameters the form shows; "" for all
 
   constructor(session, signal, catalog) {
@@ -128,9 +129,8 @@ class JobEditor {
   add = (component) => this.connected(addTask(this.#job, component, component.description));
 
   /** Adds a task of the component that was dropped; on another task, it reads from that. */
-  addDropped(text, sourceName) {
-    const component = this.drawing.draggedComponent(text);
-    if (!component) return;
+  addDropped(index, sourceName) {
+    const component = this.drawing.componentAt(index);
     const name = addTask(this.#job, component, component.description);
     const source = this.#task(sourceName);
     if (source) connectTasks(this.#job, source, this.#task(name), component.description);
