@@ -2,4 +2,5 @@
 
 from gateway.cli import begin
 
-begin()
+if __name__ == "__main__":  # tests import every module of the package
+    begin()
