@@ -21,7 +21,7 @@ from gateway.cli.language import t
 from gateway.cli.output import print_json, say, warn
 from gateway.cli.tables import Columns, listing
 from gateway.cli.values import elapsed, short, when
-from gateway.errors import near
+from gateway.errors import counted, near
 
 SCHEDULE = "/v1/platform/schedule"  # path of the standard's calls on the operator listener
 # Pattern of a dataset id in a message; the message may be Chinese.
@@ -287,8 +287,16 @@ def list_jobs(
 
 
 def _outcome_or_status(job: Mapping[str, Any]) -> str:
-    """Return the outcome of a job, its status before it has ended."""
-    return str(job["outcome"] or job["status"])
+    """Return the outcome of a job, its status before it has ended.
+
+    A success of which this node's runs have warnings has their number, such as "SUCCEEDED, 1
+    warning".
+    """
+    state = str(job["outcome"] or job["status"])
+    count = job.get("warning_count", 0)
+    if count and job["outcome"] == "SUCCEEDED":
+        state += f", {counted(count, 'warning')}"
+    return state
 
 
 def _duration(job: Mapping[str, Any]) -> str:

@@ -46,6 +46,7 @@ FINAL_REASONS = frozenset(
         "NOT_STOPPED",
         "NOT_SUPPORTED",
         "NO_ROLE_HERE",
+        "OUTPUT_MISSING",
         "PARAMETERS_CHANGED",
         "PROVIDER_RETIRED",
         "PROVIDER_UNKNOWN",

@@ -1,7 +1,7 @@
 """A participating node's record of a job: acceptance, approval, and a `Run` per container."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -131,6 +131,8 @@ class RunData:
     outputs: Mapping[str, Address] = field(default_factory=dict)
     # of outputs: key in the flow -> name in the component's description
     output_keys: Mapping[str, str] = field(default_factory=dict)
+    # names in the description of outputs that later tasks of the same party read
+    needed_outputs: tuple[str, ...] = ()
     checkpoint: Address | None = None  # folder for checkpoints of the task; None: the job has none
     # folder with checkpoints of an earlier job, with which the run begins; None: without any
     checkpoint_from: Address | None = None
@@ -138,6 +140,10 @@ class RunData:
     def output(self, key: str) -> Address:
         """Return the address of the output with this key in the flow."""
         return self.outputs[self.output_keys[key]]
+
+    def keys_of(self, names: Collection[str]) -> list[str]:
+        """Return the keys in the flow of outputs that are given by their names."""
+        return [key for key, name in self.output_keys.items() if name in names]
 
     def outputs_by_key(self) -> dict[str, Address]:
         """Return the addresses of all outputs by their keys in the flow."""
@@ -395,6 +401,7 @@ class LocalJob:
     # asks the scheduling node how the job ended, as its stop did not tell; None: not asked
     inquiry: Call | None = None
     warnings: tuple[str, ...] = ()
+    run_warnings: int = 0  # number of the warnings of its runs, which lists show after a success
     # per cent, at most `MAX_UNFINISHED`: the largest number that the scheduling node has reported
     progress: int = 0
     pool: Pool | None = None  # amounts to reserve here for its tasks; None: it needs none

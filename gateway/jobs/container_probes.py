@@ -1,5 +1,7 @@
 """Probes of the containers of runs: through their engine, and at their own control ports."""
 
+from collections.abc import Collection
+
 import structlog
 
 from engines.base import EngineDown, EngineError, Exited, Missing
@@ -121,14 +123,14 @@ class ContainerProbes:
     def _exit_event(self, run: Run, state: Exited) -> messages.Event:
         """Return the event for the exit of a container.
 
-        Outputs are looked for only after exit code 0 of a run that has neither reported nor been
-        requested to stop: then they decide whether it has succeeded. If their storage does not
+        Outputs are looked for only after exit code 0 of a run that has not been requested to stop:
+        if it has reported success, only those of a run whose outputs later tasks read. They decide
+        whether the run has succeeded. If their storage does not
         respond, the run counts as running and is probed again; if it responds with an error, the
         run fails with this error.
         """
-        is_undecided = run.container_report.status is None and run.stop_at is None
         missing: tuple[str, ...] = ()
-        if state.code == 0 and is_undecided:
+        if state.code == 0 and run.stop_at is None:
             try:
                 missing = self._missing_outputs(run)
             except StorageAway as error:
@@ -183,10 +185,28 @@ class ContainerProbes:
         return None
 
     def _missing_outputs(self, run: Run) -> tuple[str, ...]:
-        """Return the names of a run's outputs that are not in storage. Raises `StorageFailed`."""
+        """Return the names of the outputs that are not in storage, of those that decide on a run.
+
+        Raises `StorageFailed`.
+        """
         return tuple(
-            name for name, address in run.data.outputs.items() if not self._storage.exists(address)
+            name
+            for name in _deciding_outputs(run)
+            if not self._storage.exists(run.data.outputs[name])
         )
+
+
+def _deciding_outputs(run: Run) -> Collection[str]:
+    """Return the names of the outputs that decide whether an exited run has succeeded.
+
+    None for a run that has reported a failure, and for one that has reported success and whose
+    outputs no later task reads.
+    """
+    status = run.container_report.status
+    has_no_reader = status is TaskStatus.SUCCESS and not run.data.needed_outputs
+    if status is TaskStatus.FAILED or has_no_reader:
+        return ()
+    return tuple(run.data.outputs)
 
 
 def _network_lost(run: Run) -> Failure:

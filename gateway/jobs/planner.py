@@ -325,7 +325,11 @@ class TaskPlanner:
         """
         run = planned.run
         party = run.party
-        data = run.data
+        needed_keys = self._keys_with_readers(local.spec, run)
+        data = replace(
+            run.data,
+            needed_outputs=tuple(run.data.output_keys[key] for key in needed_keys),
+        )
         if not continues:
             data = replace(data, checkpoint_from=None)
         return replace(
@@ -348,6 +352,24 @@ class TaskPlanner:
             owner=local.home or self._owner,
             warnings=tuple(str(problem) for problem in planned.missing),
         )
+
+    def _keys_with_readers(self, spec: JobSpec, run: Run) -> list[str]:
+        """Return the keys of a run's outputs that later tasks of the same party read."""
+        keys = set()
+        for dag_node in spec.dag.nodes:
+            if run.task_name not in dag_node.upstream:
+                continue
+            if run.party.takes_part(self._roles(dag_node)):
+                keys |= {edge.key for edge in dag_node.inputs if edge.task == run.task_name}
+        return [key for key in run.data.output_keys if key in keys]
+
+    def _roles(self, dag_node: DagNode) -> Sequence[str] | None:
+        """Return the roles of a task's component; None if it may not run here."""
+        try:
+            _, component = self._find(dag_node)
+        except Refused:
+            return None
+        return component.roles
 
     def _may_continue(self, spec: JobSpec, task: str) -> bool:
         """Return whether a task may begin with the checkpoints of the job's old job, if any."""

@@ -108,6 +108,7 @@ class TaskStarts:
             status=status,
             home=home,
             runs=(*local.runs, *owned),
+            run_warnings=local.run_warnings + sum(len(run.warnings) for run in owned),
             amendments=amendments,
         )
         task_name = runs[0].task_name

@@ -1,7 +1,7 @@
 """Queries over many jobs: lists, counts, candidates for deletion; and the deletion of a job."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
@@ -330,6 +330,7 @@ class Listed:
     ended_at: datetime | None = None
     user: str = ""  # submitter at this node, if known
     progress: int = 0  # per cent
+    warning_count: int = 0  # warnings of its runs at this node, if it has succeeded
 
 
 class Page(NamedTuple):
@@ -420,6 +421,8 @@ def _entries(
         job_ids = [row.job_id for row_side, row in rows if row_side == side]
         for job_id, job_details in _details(store, side, job_ids).items():
             details[side, job_id] = job_details
+    succeeded = [row.job_id for _, row in rows if row.outcome == "SUCCEEDED"]
+    warning_counts = _warning_counts(store, succeeded)
     entries = []
     for side, row in rows:
         sides: tuple[str, ...] = (side,)
@@ -429,8 +432,19 @@ def _entries(
             (side, row.job_id),
             _Details(),
         )
-        entries.append(_entry(row, sides, job_details))
+        entry = _entry(row, sides, job_details)
+        entries.append(replace(entry, warning_count=warning_counts.get(row.job_id, 0)))
     return entries
+
+
+def _warning_counts(store: Store, job_ids: list[str]) -> dict[str, int]:
+    """Return the number of the runs' warnings by job; jobs without a part here are left out."""
+    if not job_ids:
+        return {}
+    c = schema.local_job.c
+    state = sa.type_coerce(c.state, sa.JSON)
+    query = select(c.job_id, state["run_warnings"].as_string()).where(c.job_id.in_(job_ids))
+    return {job_id: int(count or 0) for job_id, count in store.rows(query)}
 
 
 class _Details(NamedTuple):

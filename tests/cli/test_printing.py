@@ -560,6 +560,26 @@ def test_an_output_that_does_not_exist_is_not_there(responses):
     assert "not there" in output_of("job", "metadata", "job-0123", "a", "guest.0")
 
 
+def test_a_success_is_listed_with_the_number_of_its_warnings(responses):
+    job = {
+        "job_id": "job-0123",
+        "status": "FINISHED",
+        "outcome": "SUCCEEDED",
+        "progress": 100,
+        "flow_id": "f",
+        "created_at": MOMENT,
+        "ended_at": MOMENT,
+        "user": "",
+        "sides": ["participant"],
+        "warning_count": 1,
+    }
+    jobs = [job, job | {"job_id": "job-0124", "warning_count": 0}]
+    responses["GET /api/v1/jobs"] = {"jobs": jobs, "next": None}
+    printed = output_of("job", "list")
+    assert printed.count("SUCCEEDED") == 2
+    assert printed.count("SUCCEEDED, 1 warning") == 1
+
+
 def test_datasets_are_listed_with_the_whole_name_of_their_storage(responses):
     datasets = []
     for storage in ("file", "filestore"):

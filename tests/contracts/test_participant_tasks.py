@@ -356,6 +356,8 @@ def test_a_task_of_several_nodes_runs_again_until_a_later_one_has_begun(api, wor
     for attempt in range(2):
         task_id = f"task-{spec.job_id}-{attempt}"
         api.start_task(spec.job_id, task_id, "a", PEER)
+        (run,) = world.local(spec.job_id).runs_of(task_id)
+        write_output(world, run)
         end_attempt(world, spec, task_id)
 
     start_task_b(api, spec)
@@ -363,6 +365,17 @@ def test_a_task_of_several_nodes_runs_again_until_a_later_one_has_begun(api, wor
     late_start = (spec.job_id, f"task-{spec.job_id}-late", "a", PEER)
     refusal = catch_refusal(api.start_task, *late_start)
     assert refusal == ATTEMPTS_USED_UP
+
+
+def test_a_success_without_an_output_that_the_flow_reads_is_a_failure(api, world, scratch):
+    spec = a_job_of(scratch, "a -> b")
+    task_id = start(api, world, spec)
+
+    end_attempt(world, spec, task_id)
+
+    for run in world.local(spec.job_id).runs_of(task_id):
+        assert run.failure.reason == "OUTPUT_MISSING"
+        assert "did not write out, which a later task reads" in run.failure.message
 
 
 def test_a_task_whose_input_was_never_written_starts_with_a_warning(api, world, scratch):

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.domain.execution.machine import step
 from gateway.domain.execution.messages import Event
+from gateway.domain.run import Address, LocalJob, RunData
 from gateway.domain.states import RunStatus, TaskStatus
 from tests.builders import a_local_job, a_run, at
 from tests.domain.run_events import (
@@ -103,6 +104,50 @@ def test_a_report_within_the_grace_after_a_good_exit_counts(report: TaskStatus, 
     run = only_run(play(local, report_run(report, 2.5), 4.0))
 
     assert failure_reason(run) == expected_reason(report, 0, False, missing)
+
+
+ADDRESS = Address("n", "x")
+
+
+def job_whose_flow_reads_out(role: str) -> LocalJob:
+    """Return a job whose run writes ``data0``, which a later task reads, and ``report0``."""
+    data = RunData(
+        outputs={"out": ADDRESS, "report": ADDRESS},
+        output_keys={"data0": "out", "report0": "report"},
+        needed_outputs=("out",),
+    )
+    party = replace(RUNNING_RUN.party, role=role)
+    return a_local_job(replace(RUNNING_RUN, party=party, data=data))
+
+
+@pytest.mark.parametrize("reports_first", [True, False], ids=["report first", "exit first"])
+@pytest.mark.parametrize(
+    ("role", "missing", "reason"),
+    [
+        ("guest", ("out", "report"), "OUTPUT_MISSING"),
+        ("guest", ("out",), "OUTPUT_MISSING"),
+        ("guest", ("report",), ""),
+        ("guest", (), ""),
+        ("host", ("out", "report"), "OUTPUT_MISSING"),
+        ("host", ("out",), ""),  # some components write a table at the guest only
+    ],
+)
+def test_a_reported_success_needs_the_outputs_that_the_flow_uses(
+    role,
+    missing,
+    reason,
+    reports_first,
+):
+    events = [report_run(TaskStatus.SUCCESS), exit_run(0, missing=missing)]
+    if not reports_first:
+        events.reverse()
+
+    run = only_run(play(job_whose_flow_reads_out(role), *events))
+
+    assert failure_reason(run) == reason
+    assert run.over
+    if reason:
+        assert "did not write data0, which a later task reads" in run.failure.message
 
 
 @pytest.mark.parametrize(

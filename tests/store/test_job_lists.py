@@ -100,6 +100,7 @@ def test_a_list_has_the_end_the_submitter_and_the_progress_of_jobs(store):
         ended_at=at(12),
         ending=Ending(Outcome.SUCCEEDED, at(12)),
         progress=50,
+        run_warnings=2,
     )
     store.local_jobs.add(finished, finished.spec.flow_id)
 
@@ -108,6 +109,8 @@ def test_a_list_has_the_end_the_submitter_and_the_progress_of_jobs(store):
     assert newest.user == ""
     assert newest.ended_at == at(12)
     assert newest.progress == 100
+    assert newest.warning_count == 2
+    assert oldest.warning_count == 0
     assert oldest.job_id == job.id
     assert oldest.user == "li.na"
     assert oldest.ended_at is None

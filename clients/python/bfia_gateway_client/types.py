@@ -586,6 +586,8 @@ class Job(Response):
     flow: list[DagNode] = Field(default_factory=list)
     local_warnings: list[str] = Field(default_factory=list)
     """of this node"""
+    warning_count: int = 0
+    """warnings of its runs at this node"""
     resources: dict[str, Any] | None = None
     """its reservation at this node and its use"""
     model: dict[str, Any] | None = None
@@ -628,6 +630,7 @@ class ListedJob(Response):
     ended_at: datetime | None = None
     user: str = ""
     progress: int = 0
+    warning_count: int = 0
 
 
 class NewGrant(Grant):

@@ -160,6 +160,7 @@ class Job(BaseModel):
     inherited_runs: list[Object] = Field(description="runs of an earlier job whose outputs it uses")
     flow: list[DagNode]
     local_warnings: list[str] = Field(description="of this node")
+    warning_count: int = Field(description="warnings of its runs at this node")
     resources: Object | None = Field(description="its reservation at this node and its use")
     model: Object | None = Field(description="the version that it trains or predicts with")
     channel: list[OnTopic] = Field(

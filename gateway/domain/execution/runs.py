@@ -123,7 +123,12 @@ def _replace_run(
         return local
     runs = list(local.runs)
     runs[position] = run
-    local = replace(local, runs=tuple(runs))
+    new_warnings = len(run.warnings) - len(old.warnings)
+    local = replace(
+        local,
+        runs=tuple(runs),
+        run_warnings=local.run_warnings + new_warnings,
+    )
     if run.status is old.status:
         return local
     return _note_move(local, run, at)
@@ -514,12 +519,32 @@ def conclude(
         failure = _with_cause(exit_failure(run, job_id), cause)
         return finished(run, now, failure)
     if run.exit is not None and reported_status is TaskStatus.SUCCESS:
-        return finished(run, now)
+        return finished(run, now, _missing_output(run, run.exit))
     if not last:
         return run
     if run.exit is None:
         return _conclude_without_exit(run, now, timing)
     return _conclude_without_report(run, run.exit, now, timing)
+
+
+def _missing_output(run: Run, exit_: Exit) -> Failure | None:
+    """Return the failure of a run that reported success without an output that the flow uses.
+
+    None if every such output is in the storage, and for a host or an arbiter that has written some
+    other output: published components write some tables at the guest only. Other missing outputs
+    are warnings.
+    """
+    has_written = not set(run.data.outputs) <= set(exit_.missing_outputs)
+    if has_written and run.party.role != "guest":
+        return None
+    unwritten = run.data.keys_of(set(exit_.missing_outputs) & set(run.data.needed_outputs))
+    if not unwritten:
+        return None
+    text = (
+        f"the container reported success and did not write {', '.join(unwritten)}, "
+        "which a later task reads"
+    )
+    return Failure("OUTPUT_MISSING", text, exit_code=0)
 
 
 def _conclude_without_exit(

@@ -6,7 +6,7 @@ import { timestamp } from "../format.js";
 import { apiWord, listSeparator, translate } from "../language.js";
 import { buttonLink, copyAddress, rerunAddress, shortJobLink } from "../links.js";
 import { hasRole } from "../roles.js";
-import { badge, card, facts, paragraphs, progressBar, row } from "../widgets.js";
+import { badge, card, facts, hint, paragraphs, progressBar, row } from "../widgets.js";
 import { hasEnded, partyLabel } from "./job_states.js";
 
 const MOST_OPEN_WARNINGS = 3; // more warnings are folded
@@ -20,6 +20,9 @@ export async function jobHead(job, timeline, path, session, reload) {
     row(
       h("h1", { class: "mono" }, job.job_id),
       badge(job.outcome ?? job.status),
+      job.outcome === "SUCCEEDED" &&
+        job.warning_count > 0 &&
+        hint(translate("warning count", { count: job.warning_count })),
       progressBar(job.progress),
       `${job.progress} %`,
     ),
