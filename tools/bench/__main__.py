@@ -9,6 +9,7 @@ import argparse
 import os
 import platform
 import subprocess
+import time
 
 from tests.e2e.nodes import ROOT
 
@@ -25,33 +26,44 @@ from tools.bench import (  # noqa: F401
 )
 from tools.bench.parts import PARTS, PRINTED_ROWS
 
-# The order of the tables.
-_ORDER = (
+# What each part measures, in the order of the tables.
+_DESCRIPTIONS = {
+    "makespan": "chains of tasks under Docker, against bare containers",
+    "namespaces": "prepared network namespaces, for tasks of some seconds",
+    "together": "fifty jobs under Docker, against bare containers",
+    "clusters": "jobs under Swarm and Kubernetes, against bare ones",
+    "create": "create_all while containers run, against a bare pair of nodes",
+    "requests": "create_all and reads without containers, against bare nodes; commands",
+    "threads": "system calls and threads for one job",
+    "channel": "messages between nodes, against a bare relay",
+    "sealing": "sealed messages, against unsealed ones",
+    "training": "the channel's part in trainings",
+    "idle": "memory by package and threads of an idle node, beside FATE-Flow's server",
+    "upload": "a table into the node's folder, and the growth of the node",
+    "storage": "a table into S3 and back, against the bare library",
+    "beside": "a small job beside a large one, against the small job alone",
+    "thousand": "a thousand jobs submitted together",
+    "ended": "a job beside ended jobs in the database, against the same job alone",
+    "console": "the console's pages beside ended jobs",
+    "failover": "the death of one of two gateways",
+    "signing": "signatures of control requests",
+    "hostile": "health while a node reads hostile descriptions",
+    "soak": "thousands of jobs in progress on three gateways",
+}
+# The parts of a run without options, which together take less than ten minutes on two cores. The
+# others run by ``--only`` or ``--all``.
+_DAILY_PARTS = (
     "makespan",
-    "namespaces",
-    "together",
-    "clusters",
     "create",
     "requests",
     "threads",
     "channel",
-    "sealing",
-    "training",
-    "memory",
     "idle",
-    "upload",
-    "storage",
     "beside",
-    "thousand",
     "ended",
-    "console",
     "failover",
     "signing",
-    "hostile",
-    "soak",
 )
-# Parts that run only on request, as they take long.
-_LONG_PARTS = ("thousand", "soak", "training")
 _SOAKED_JOBS = [1000, 5000, 10_000]
 
 
@@ -59,10 +71,14 @@ def main() -> None:
     """Measure the requested parts."""
     options = parse_options()
     cores = os.cpu_count()
-    print(f"Machine: {cores} cores, {platform.machine()}, Python {platform.python_version()}\n")
-    for name in _ORDER:
+    load = os.getloadavg()[0]  # of the last minute: other work makes the figures larger
+    python = platform.python_version()
+    print(f"Machine: {cores} cores, {platform.machine()}, Python {python}, load {load:.1f}\n")
+    start = time.monotonic()
+    for name in _DESCRIPTIONS:
         if is_requested(name, options):
             PARTS[name](options)
+    print(f"Measured in {time.monotonic() - start:.0f} s")
     if options.readme:
         readme.write(ROOT, machine_name(), PRINTED_ROWS)
 
@@ -72,6 +88,8 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         prog="make bench ARGS=...",
+        epilog=_list_of_parts(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--rounds",
@@ -81,8 +99,14 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--only",
-        choices=_ORDER,
-        help="one part only",
+        choices=_DESCRIPTIONS,
+        metavar="PART",
+        help="one part only; the parts are listed below",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="all parts; this takes hours",
     )
     parser.add_argument(
         "--upload-gib",
@@ -121,7 +145,16 @@ def is_requested(part: str, options: argparse.Namespace) -> bool:
         return bool(options.only == part)
     if options.readme:
         return part in readme.NEEDED
-    return part not in _LONG_PARTS
+    return options.all or part in _DAILY_PARTS
+
+
+def _list_of_parts() -> str:
+    """Return the lines of the help that describe the parts; a star marks those that run daily."""
+    lines = ["parts (*: without --only):"]
+    for name, description in _DESCRIPTIONS.items():
+        mark = "*" if name in _DAILY_PARTS else " "
+        lines.append(f"  {mark} {name:11} {description}")
+    return "\n".join(lines)
 
 
 def machine_name() -> str:

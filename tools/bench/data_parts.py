@@ -1,9 +1,8 @@
-"""Trainings, the memory of a node, and tables on their way into and out of a storage."""
+"""Trainings, and tables on their way into and out of a storage."""
 
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,14 +20,12 @@ from tools.bench.upload import (
     bare_write,
     fetch,
     peak_growth,
-    resident,
     send,
     timed,
     write_table,
 )
 
 _TRAINING_COLUMNS = 100
-_IDLE_SECONDS = 2.0  # before the memory of an idle node is read
 _MIB = 2**20
 _GIB = 2**30
 
@@ -50,14 +47,6 @@ def training(options: argparse.Namespace) -> Rows:
                 f"{task.channel_seconds:.2f} s",
                 f"{share:.1%}",
             ]
-
-
-@part("memory", "An idle node", ("resident memory",))
-def memory(options: argparse.Namespace) -> Rows:
-    """Measure the memory of a node that does nothing."""
-    with two_nodes(PROCESS_ENGINE) as (node, _):
-        time.sleep(_IDLE_SECONDS)
-        yield [f"{resident(node) / _MIB:.0f} MB"]
 
 
 @part("upload", "Upload of a table", ("size", "time", "rate", "growth of the node's memory"))

@@ -16,13 +16,14 @@ NEEDED = (
     "makespan",
     "channel",
     "create",
-    "memory",
+    "idle",
     "upload",
     "thousand",
     "beside",
     "ended",
     "failover",
 )
+_IDLE_PROCESSES = 3  # the node with two engines, and FATE-Flow's server
 # Names in the pages for the columns of tables with one row.
 _COLUMNS = {
     "upload": ("upload", "upload_time", "upload_rate", "grown"),
@@ -69,7 +70,7 @@ def figures(printed: PrintedRows) -> dict[str, str]:
         **_makespan_figures(printed["makespan"]),
         **_create_figures(printed["create"]),
         **_failover_figures(printed["failover"]),
-        "memory": printed["memory"][0][0],
+        **_idle_figures(printed["idle"]),
     }
     for size, median, rate, *_ in printed["channel"]:
         values[f"push {size}"] = median
@@ -95,13 +96,28 @@ def _makespan_figures(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 def _create_figures(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """Return the rates and medians of create_all; see the headings of the table."""
-    paused, single, _, concurrent = rows
-    return {
+    paused, *unpaused = rows
+    values = {
         "rested": paused[2],
-        "single": single[2],
-        "single_rate": single[1],
-        "many": concurrent[2],
-        "many_rate": concurrent[1],
+        "bare_rested": paused[4],
+    }
+    for clients, rate, median, bare_rate, bare_median, share in unpaused:
+        values[f"create{clients}"] = f"{rate}, {median}"
+        values[f"bare_create{clients}"] = f"{bare_rate}, {bare_median}"
+        values[f"create_share{clients}"] = share
+    return values
+
+
+def _idle_figures(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return memory and threads of the idle processes. Raises `Missing` without FATE-Flow's."""
+    if len(rows) < _IDLE_PROCESSES:
+        raise Missing("not measured: FATE-Flow's server; make setup installs it")
+    node, _, fate_flow = rows
+    return {
+        "memory": node[1],
+        "threads": node[2],
+        "fate_flow_memory": fate_flow[1],
+        "fate_flow_threads": fate_flow[2],
     }
 
 
@@ -164,9 +180,14 @@ started bare in the same run, both parties in parallel.
 | a job beside {ended} ended ones, by the same job alone | {slower} |
 | one of two gateways dies: the other starts the next task after | {failover} to {failover_worst} |
 
-`create_all` at two nodes answers in {rested} (median) where each job is posted after the last has ended; with one client
-posting whole jobs without a pause in {single} at {single_rate}, with 32 clients, for ten seconds, in {many} at {many_rate}. An idle node
-holds {memory}; an upload of {upload} made it grow by {grown}.
+| `create_all` of whole jobs, whose tasks run meanwhile: rate and median | two nodes | a bare pair of FastAPI nodes | share |
+|---|---|---|---|
+| 1 client | {create1} | {bare_create1} | {create_share1} |
+| 8 clients | {create8} | {bare_create8} | {create_share8} |
+| 32 clients | {create32} | {bare_create32} | {create_share32} |
+
+Where each job is posted after the last has ended, the medians are {rested} and {bare_rested}. An idle node holds
+{memory} in {threads} threads, FATE-Flow's idle server {fate_flow_memory} in {fate_flow_threads}; an upload of {upload} made the node grow by {grown}.
 """,
     "docs/performance.zh-CN.md": """\
 以下数据由 `make bench` 在 {machine} 上测得，所有进程共用这些核；比值以同一次测量中直接启动同样的容器（双方并行）为基准。
@@ -191,7 +212,13 @@ holds {memory}; an upload of {upload} made it grow by {grown}.
 | 数据库中有 {ended} 个已结束作业时的小作业，与没有时之比 | {slower} |
 | 两个网关之一被杀死，另一个启动下一个任务所需时间 | {failover} 至 {failover_worst} |
 
-两个节点上的 `create_all`：每个作业在前一个结束后提交时，应答的中位数为 {rested}；一个客户端不间断提交时为 {single}（{single_rate}），
-32 个客户端持续十秒时为 {many}（{many_rate}）。空闲节点占用 {memory} 内存；上传 {upload} 的表时增长 {grown}。
+| 提交完整作业的 `create_all`（任务同时运行）：速率与中位数 | 两个节点 | 一对最简 FastAPI 节点 | 占比 |
+|---|---|---|---|
+| 1 个客户端 | {create1} | {bare_create1} | {create_share1} |
+| 8 个客户端 | {create8} | {bare_create8} | {create_share8} |
+| 32 个客户端 | {create32} | {bare_create32} | {create_share32} |
+
+每个作业在前一个结束后提交时，中位数分别为 {rested} 与 {bare_rested}。空闲节点占用 {memory} 内存、{threads} 个线程，空闲的 FATE-Flow 服务占用 {fate_flow_memory}、{fate_flow_threads} 个线程；
+上传 {upload} 的表时，节点增长 {grown}。
 """,
 }
