@@ -120,6 +120,10 @@ def check(
     print_route: Annotated[
         bool, typer.Option("--print-route", help="Only print the route that the node needs.")
     ] = False,
+    propose_profile: Annotated[
+        bool,
+        typer.Option("--propose-profile", help="Print the profile of a route that fits the node."),
+    ] = False,
     verify: Annotated[
         Path | None, typer.Option(help="Only verify a report and print what it says.")
     ] = None,
@@ -172,6 +176,8 @@ def check(
     subject = _subject(target, standard, identity)
     yield _write_reports(subject, result, pair, report, html), result.good
     _print_result(result)
+    if propose_profile:
+        _print_proposal(result)
 
 
 # ---------------------------------------------------------------- options
@@ -447,6 +453,17 @@ def _print_result(result: "CheckResult") -> None:
     remaining = [job_id for job_id, stopped in result.jobs if not stopped]
     if remaining:
         say(f"these jobs could not be stopped there: {', '.join(remaining)}")
+
+
+def _print_proposal(result: "CheckResult") -> None:
+    """Print the profile that fits the node."""
+    from gateway.conformance.platforms.proposal import propose
+
+    proposal = propose(result.judgements)
+    say(f"profile: {proposal.name}, which explains {proposal.explained} deviations")
+    if proposal.further_fields:
+        fields = ", ".join(f"{name}={value!r}" for name, value in proposal.further_fields.items())
+        say(f"a profile of its own would need, besides: {fields}")
 
 
 def _print_clauses(clauses: "Sequence[Clause]") -> None:

@@ -1,7 +1,7 @@
 """The clauses of the standard that a node can be checked against, read from ``clauses.yml``."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -43,6 +43,8 @@ class Clause:
     since: str  # the first version of the standard with this clause
     says: Text
     remedy: Text  # the next step of a vendor whose node breaks the clause
+    # Fields of a profile that live with a breach of this clause; often none.
+    profile_fields: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.id
@@ -94,7 +96,15 @@ def _read(entry: dict[str, object]) -> Clause:
         since=str(entry["since"]),
         says=_text(entry["says"]),
         remedy=_text(entry["remedy"]),
+        profile_fields=_mapping(entry.get("profile")),
     )
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    """Return an optional mapping of the file; {} without one."""
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def _text(value: object) -> Text:
