@@ -101,7 +101,7 @@ def plain_body(seal: RequestSeal | None, response: Response) -> bytes:
     ``seal`` is the request's; None if the request was not sealed. Raises `NotAllowed` for a seal
     that does not fit.
     """
-    if seal is None or not _is_sealed_response(response):
+    if seal is None or not is_sealed_response(response):
         return response.body
     return seal.open_response(response.status, response.body)
 
@@ -119,7 +119,7 @@ def check_response(
     ``envelope``: the fields of the response. Without a seal, only a refusal is accepted that says
     why the request was not opened; a peer that knows no sealed requests complains of their form.
     """
-    if seal is None or _is_sealed_response(response):
+    if seal is None or is_sealed_response(response):
         return
     is_understood = str(reason_of(envelope) or "") not in _NOT_UNDERSTOOD
     if is_understood and not is_success:
@@ -133,7 +133,7 @@ def check_response(
     raise Refused(text, reason=ANSWER_NOT_SEALED)
 
 
-def _is_sealed_response(response: Response) -> bool:
+def is_sealed_response(response: Response) -> bool:
     """True if a response has a sealed body."""
     return response.headers.get("content-type", "") == CONTENT_TYPE
 

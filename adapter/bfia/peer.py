@@ -463,6 +463,9 @@ class Peer:
             envelope,
             is_success=_is_success(status, envelope),
         )
+        if call.seal is not None and not control_sealing.is_sealed_response(response):
+            # A refusal in clear: the seal does not prove it, so that a signature has to.
+            self._require_signature(call, response, envelope)
         return status, content
 
     def _plain_body(self, call: _Call, response: Response) -> bytes:
@@ -490,8 +493,15 @@ class Peer:
         can_be_checked = bool(keys) and bool(signature)
         # Signed although the route does not require it: then the signature must be right.
         is_signed_anyway = can_be_checked and call.route.signing_mode == "accepted"
-        if not (call.must_be_proven or is_signed_anyway):
-            return
+        if call.must_be_proven or is_signed_anyway:
+            self._require_signature(call, response, envelope)
+
+    def _require_signature(
+        self, call: _Call, response: Response, envelope: Mapping[str, Any]
+    ) -> None:
+        """Raise `PeerUnreachable` unless the peer has signed the response to this call."""
+        keys = call.route.keys
+        signature = response.headers.get("x-auth-sign", "")
         signed = SignableResponse(response.status, digest(response.body), call.signable)
         try:
             signatures.check_response(signed, signature, call.request.headers["x-nonce"], keys)

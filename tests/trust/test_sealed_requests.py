@@ -14,7 +14,7 @@ from gateway.identity.request_seals import CoveredHeaders, RequestSeal
 from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.runtime.trials import Result
 from tests.adapter.bfia.channel.sealed import Clock, Identity, flipped
-from tests.adapter.bfia.scripted import says, scripted
+from tests.adapter.bfia.scripted import refuses, says, scripted
 from tests.inprocess import ME, PEER, running
 from tests.trust.agreeing import call_api, edit_route, set_routes
 from tests.trust.peer_requests import POLL, reason_of
@@ -529,6 +529,16 @@ def test_a_partner_that_opens_no_seals_is_named(nodes, answer):
         poll(me)
 
     assert error.value.reason == "ANSWER_NOT_SEALED"
+
+
+@pytest.mark.parametrize("reason", ["TASK_UNKNOWN", "RELAY_NO_ROUTE"])
+def test_a_refusal_in_clear_needs_a_signature(nodes, reason):
+    me, _, tap = nodes
+    edit_route(me, PEER, signing="accepted")
+    tap.peer.will(refuses(404, reason, relay="somebody"))
+
+    with pytest.raises(PeerUnreachable, match="not proven to be its own"):
+        poll(me)
 
 
 def test_a_refused_seal_is_reported_with_its_cause(nodes, tmp_path):
