@@ -96,6 +96,27 @@ def component(
     return parsed, bounded(warnings)
 
 
+def expressions(document: Any) -> set[str]:
+    """Return the validators in a description that are regular expressions, as they are spelled.
+
+    The description may break its schema.
+    """
+    spellings: set[str] = set()
+    match document:
+        case {"inputParam": [*parameters]}:
+            for parameter in parameters:
+                spellings |= _expression_of(parameter)
+    return spellings
+
+
+def _expression_of(parameter: Any) -> set[str]:
+    """Return the spelling of a parameter's regular expression; empty for any other validator."""
+    match parameter:
+        case {"validator": str(spelling)} if _EXPRESSION.fullmatch(spelling.strip()):
+            return {spelling.strip()}
+    return set()
+
+
 def _invalid(
     document: Any,
     path: str,

@@ -5,7 +5,7 @@ Two requests exist: for a provider with all its components, and for one componen
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,9 @@ DEVICE = DEVICES[0]  # the device of a component that is registered alone, with 
 PROTOCOL = "bfia"  # the protocol of a registration that names none
 PROTOCOLS = (PROTOCOL, "fate")
 MAX_KEY = 255  # characters of a provider's key: name, version and device with their separators
+# Different regular expressions in a registration; compiling one takes up to 12 ms. The published
+# providers have less than twenty.
+MAX_EXPRESSIONS = 200
 # Bytes of a body; a hundred components with parameters take half a megabyte.
 MAX_BYTES = 2 * 1024**2
 
@@ -162,6 +165,7 @@ def provider_from_request(body: Any) -> Provider:
     foreign_problems = foreign.registration_problems(body)
     if foreign_problems:
         raise InvalidDescription(bounded(foreign_problems))
+    _check_expressions(_descriptions(body), "components_description")
     schema_problems = schema.REGISTRATION.problems(body)
     problems = [
         *_single_component_problems(body),
@@ -178,6 +182,27 @@ def provider_from_request(body: Any) -> Provider:
     if problems:
         raise InvalidDescription(bounded(problems), bounded(warnings))
     return _provider(body, components, bounded(warnings))
+
+
+def _descriptions(body: Any) -> Iterable[Any]:
+    """Return the descriptions in a request for a provider, which may break its schema."""
+    match body:
+        case {"components_description": {**components}}:
+            return components.values()
+    return ()
+
+
+def _check_expressions(described: Iterable[Any], path: str) -> None:
+    """Raise `InvalidDescription` for descriptions with too many different regular expressions.
+
+    Nothing else is checked then, as that would compile them all.
+    """
+    expressions: set[str] = set()
+    for document in described:
+        expressions |= description.expressions(document)
+    if len(expressions) > MAX_EXPRESSIONS:
+        rule = f"must not have more than {MAX_EXPRESSIONS} different regular expressions"
+        raise InvalidDescription((Problem(path, rule, len(expressions)),))
 
 
 def _read_components(
@@ -322,6 +347,7 @@ def provider_from_component(body: Any) -> Provider:
     if oversized:
         raise InvalidDescription((oversized,))
     component_info = body.get("component_info") if isinstance(body, Mapping) else None
+    _check_expressions([component_info], "component_info")
     problems = [
         *schema.COMPONENT_REGISTRATION.problems(body),
         *_key_problems(component_info, "component_info.provider"),

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from provider_registry.model import (
 )
 from provider_registry.registration import (
     MAX_BYTES,
+    MAX_EXPRESSIONS,
     from_document,
     provider_from_component,
     provider_from_request,
@@ -544,3 +546,57 @@ def test_a_shortened_value_can_be_stored(value):
 
     assert document_problem(shortened) is None
     json.dumps(shortened, allow_nan=False)
+
+
+# ------------------------------------------------------------ regular expressions
+
+
+def with_expressions(count: int, parameters: int) -> list[dict[str, Any]]:
+    """Return parameters with so many different regular expressions, in turn."""
+    return [
+        a_parameter(f"p{number}", validator=f"regular:'a{number % count}'")
+        for number in range(parameters)
+    ]
+
+
+def two_components(count: int) -> dict[str, Any]:
+    """Build a registration of two components with so many different regular expressions."""
+    parameters = with_expressions(count, count)
+    middle = count // 2
+    return a_request(
+        a_description("A", inputParam=parameters[:middle]),
+        a_description("B", inputParam=parameters[middle:]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (two_components(MAX_EXPRESSIONS + 1), "components_description"),
+        (
+            a_component_request(
+                inputParam=with_expressions(MAX_EXPRESSIONS + 1, MAX_EXPRESSIONS + 1)
+            ),
+            "component_info",
+        ),
+    ],
+    ids=["provider", "component"],
+)
+def test_too_many_different_expressions_are_refused(body, path):
+    with pytest.raises(InvalidDescription) as refusal:
+        read_value(body)
+
+    [problem] = refusal.value.problems
+    assert problem.path == path
+    assert problem.rule == "must not have more than 200 different regular expressions"
+    assert problem.got == MAX_EXPRESSIONS + 1
+
+
+def test_a_provider_may_repeat_its_expressions_in_every_component():
+    parameters = with_expressions(MAX_EXPRESSIONS, 500)
+    names = ["A", "B", "C"]
+    descriptions = [a_description(name, inputParam=parameters) for name in names]
+
+    provider, _ = read_value(a_request(*descriptions))
+
+    assert list(provider.components) == names

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from provider_registry.registration import MAX_BYTES
+from provider_registry.registration import MAX_BYTES, MAX_EXPRESSIONS
 from tests.e2e.nodes import Node
 from tools.bench.load import quantile
 from tools.bench.nodes import PROCESS_ENGINE, provider, two_nodes
@@ -51,16 +51,22 @@ def exponential_expressions() -> bytes:
     return _with_expressions([f"(a+)+{number}$" for number in range(_PARAMETERS)])
 
 
-def valid_expressions() -> bytes:
-    """Return a valid registration of another provider with 5,000 different expressions."""
+def costly_expressions() -> bytes:
+    """Return a valid registration of another provider with the most costly expressions.
+
+    It has as many different ones as a registration may have, and 5,000 parameters.
+    """
     body = provider() | {"name": "expressions"}
     components = {}
     for first in range(0, _PARAMETERS, _PARAMETERS_PER_COMPONENT):
-        numbers = range(first, first + _PARAMETERS_PER_COMPONENT)
+        parameters = []
+        for number in range(first, first + _PARAMETERS_PER_COMPONENT):
+            expression = f"({number % MAX_EXPRESSIONS})?" + r"(\pL|\pN){2}" * 6
+            parameters.append(_parameter(number, expression, "a" * 12))
         name = f"C{first}"
         components[name] = body["components_description"]["Echo"] | {
             "componentName": name,
-            "inputParam": [_parameter(number, f"({number})?a+", "a" * 60) for number in numbers],
+            "inputParam": parameters,
         }
     body["components_description"] = components
     return json.dumps(body).encode()
@@ -85,7 +91,7 @@ DESCRIPTIONS = (
     most_numbers,
     most_numbers_broken_off,
     exponential_expressions,
-    valid_expressions,
+    costly_expressions,
     huge_expressions,
     most_problems,
 )
