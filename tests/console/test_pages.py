@@ -189,6 +189,7 @@ def test_text_from_others_is_text_on_every_page(nodes, browser):
     for path, text in (
         ("data/bank/loans", "<b>x"),
         ("partners", "<img"),
+        ("submit", "<img"),
         ("node", "/api/v1/routes/"),
     ):
         visit(page, address_of(me, path))

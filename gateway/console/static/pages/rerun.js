@@ -9,7 +9,7 @@ import { PlanPanel } from "../compose/plan_panel.js";
 import { button, notify } from "../dialogs.js";
 import { append, h, setChildren } from "../dom.js";
 import { flowPicture } from "../graph.js";
-import { translate } from "../language.js";
+import { listSeparator, translate } from "../language.js";
 import { buttonLink, copyAddress, jobAddress, jobLink } from "../links.js";
 import { box, card, hint, option, row, table } from "../widgets.js";
 import { reasonText } from "./job_states.js";
@@ -57,6 +57,7 @@ class Rerun {
     return [
       h("h1", {}, translate("page rerun")),
       h("p", {}, translate("rerun of"), " ", jobLink(id)),
+      this.#secretsNote(),
       h(
         "div",
         { class: "beside" },
@@ -70,6 +71,13 @@ class Rerun {
         ),
       ),
     ];
+  }
+
+  /** The new job has the old one's secrets, but the plan is made from a copy without them. */
+  #secretsNote() {
+    const { left_out: names } = this.copy;
+    if (names.length === 0) return null;
+    return box("wait", translate("plan lacks secrets", { names: names.join(listSeparator) }));
   }
 
   // -------------------------------------------------------------- tasks
