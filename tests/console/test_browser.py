@@ -26,6 +26,7 @@ PAGES = (
     "submit",
     "approvals",
     "data",
+    "models",
     "providers",
     "partners",
     "node",

@@ -107,7 +107,7 @@ def test_composed_keys_have_texts():
     app = (FILES / "app.js").read_text("utf-8")
     pages = re.findall(r'^  (\w+): \{ list: "', app, re.M)
 
-    assert len(pages) == 10
+    assert len(pages) == 12
     for page in pages:
         assert f"page {page}" in words()["zh"]
 

@@ -11,7 +11,9 @@ from playwright.sync_api import Browser, Locator, expect
 
 from gateway.auth import Role
 from gateway.domain.applications import APPROVED, Kind, Side, new_application
+from gateway.domain.models import Kept, ModelPart, PartyModel
 from gateway.identity.keys import Keyring
+from gateway.store.models import SqlModels
 from tests.cleaning.ended import left_behind, logs_of, store_running_job
 from tests.console.person import Person, open_tab, visit
 from tests.domain.test_applications import an_application
@@ -33,6 +35,7 @@ PAGES = (
     "overview",
     "approvals",
     "data",
+    "models",
     "providers",
     "partners",
     "node",
@@ -442,6 +445,82 @@ def test_a_partner_shows_its_permits_and_what_it_offers(browser, world):
     person.press("test")
     last_step = person.cell("way back", exact=False)
     expect(last_step).to_be_visible()
+
+
+# ---------------------------------------------------------------- models
+
+
+def store_training(node: Node, job_id: str, loss: float) -> None:
+    """Have a finished training with a curve in its report, and the model that it left."""
+    job = left_behind(
+        node,
+        job_id,
+        60.0,
+        host=ME,
+    )
+    (run,) = job.runs
+    outputs = run.data.outputs
+    points = []
+    for step in (1, 2):
+        point = {
+            "step": step,
+            "loss": loss / step,
+        }
+        points.append(point)
+    report = {
+        "final": loss,
+        "loss": points,
+    }
+    folder = node.storage.path(outputs["report_name"])
+    file = folder / "data_0"
+    file.write_text(json.dumps(report))
+    address = outputs["model_name"]
+    task = job.spec.dag.nodes[0]
+    part = ModelPart(
+        task=task.name,
+        component=task.component,
+        key="model",
+        output="model_name",
+        address=address,
+        files=node.storage.sums(address),
+    )
+    model = PartyModel(
+        model_id="credit",
+        version=job_id[-2:],
+        party=job.spec.parties[0],
+        parties=job.spec.parties,
+        job_id=job_id,
+        flow_id="flow",
+        created_at=job.created_at,
+        parts=(part,),
+    )
+    records = SqlModels(node.store)
+    records.add([Kept(model)])
+
+
+def test_two_versions_of_a_model_are_compared_and_one_is_deployed(browser, world):
+    node = world.node()
+    store_training(node, JOB, loss=1.0)
+    store_training(node, OTHER_JOB, loss=0.5)
+    person = open_page(browser, node, "models")
+    page = person.page
+
+    person.follow("compare side by side")
+    person.sees_cell("+0.5")
+    curves = page.get_by_role("img", name="loss A, loss B")
+    expect(curves.locator("canvas")).to_be_visible()
+
+    person.go("models")
+    version = page.get_by_role("link", name="credit")
+    version.first.click()
+    person.press("deploy")
+    person.confirm()
+    badge = page.locator(".badge", has_text="deployed")
+    expect(badge.first).to_have_text("deployed")
+    with page.expect_popup() as document:
+        person.follow("help")
+    heading = document.value.locator("h1")
+    expect(heading).to_contain_text("odel")
 
 
 # ---------------------------------------------------------------- extra rights

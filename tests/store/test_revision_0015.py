@@ -17,6 +17,7 @@ from gateway.errors import Invalid
 from gateway.store.database import connect, migrate, newest_revision, open_database
 from gateway.store.migrations import versions as migrations
 from gateway.store.providers import SqlProviders
+from gateway.store.queries import JobFilter, page
 from gateway.store.repositories import (
     SqlDatasets,
     SqlGrants,
@@ -60,6 +61,9 @@ def test_rows_stored_at_that_revision_are_readable(database_url):
 
     assert store.jobs.get("job-1") == a_job()
     assert store.local_jobs.get("job-1") == a_local_job()
+    filters = JobFilter(text="job-1")  # found by words, which the migration writes
+    [entry] = page(store, filters, limit=10).entries
+    assert entry.job_id == "job-1"
     assert store.timeline("job-1")[0].detail == {"text": "值"}
     assert store.scheduler_of("job-1") == "A"
 

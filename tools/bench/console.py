@@ -25,6 +25,7 @@ PAGES = (
     "submit",
     "approvals",
     "data",
+    "models",
     "providers",
     "partners",
     "node",

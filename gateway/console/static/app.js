@@ -8,19 +8,21 @@ import { loginForm, takeRememberedAddress } from "./login.js";
 import { alertBox, hint, option, row } from "./widgets.js";
 
 // By the first segment of the address: the module of the list, and the module of one of its members.
-// Modules are loaded when they are first needed. Each exports `fillPage(body, {session, signal, ids, reload})`;
+// `help`: the document about it. Modules are loaded when they are first needed. Each exports `fillPage(body, {session, signal, ids, reload})`;
 // `signal` aborts when the user leaves the page, `reload` loads it again.
 const PAGES = {
-  overview: { list: "overview" },
-  jobs: { list: "jobs", member: "job" },
-  submit: { list: "submit" },
-  approvals: { list: "approvals" },
-  data: { list: "datasets", member: "dataset" },
-  providers: { list: "providers", member: "provider" },
-  partners: { list: "partners", member: "partner" },
-  node: { list: "node" },
-  invitation: { list: "invitation", isInMenu: false },
-  tokens: { list: "tokens", isInMenu: false },
+  overview: { list: "overview", help: "admin" },
+  jobs: { list: "jobs", member: "job", help: "platform" },
+  submit: { list: "submit", help: "platform" },
+  approvals: { list: "approvals", help: "management" },
+  data: { list: "datasets", member: "dataset", help: "data" },
+  models: { list: "models", member: "model", help: "models" },
+  providers: { list: "providers", member: "provider", help: "vendor" },
+  partners: { list: "partners", member: "partner", help: "routes" },
+  node: { list: "node", help: "admin" },
+  invitation: { list: "invitation", help: "routes", isInMenu: false },
+  compare: { list: "models", member: "compare", help: "models", isInMenu: false },
+  tokens: { list: "tokens", help: "admin", isInMenu: false },
 };
 const FIRST_PAGE = "overview";
 const LOAD_PAUSES_MS = [200, 1000]; // before each further request for a module
@@ -61,6 +63,7 @@ function drawHeader() {
       "span",
       { class: "who" },
       session?.user && h("span", {}, `${session.user} (${session.role})`),
+      session && helpLink(),
       languageChoice(),
       session?.user && button("log out", logOut),
     ),
@@ -82,6 +85,13 @@ function navigation() {
     return h("a", { href: `#/${name}`, "aria-current": current }, translate(`page ${name}`), count);
   });
   return h("nav", { "aria-label": translate("pages") }, links);
+}
+
+/** A link to the document about the current page, in the user's language. */
+function helpLink() {
+  const { help = "README" } = PAGES[currentPlace().name] ?? {};
+  const suffix = language === "zh" ? ".zh-CN.md" : ".md";
+  return h("a", { href: `/docs/${help}${suffix}`, target: "_blank" }, translate("help"));
 }
 
 /** The pages of the navigation; others are reached from these. */

@@ -12,6 +12,9 @@ export const rerunAddress = (id) => `${jobAddress(id)}/rerun`;
 /** The page of a new job that begins as a copy. */
 export const copyAddress = (id) => `#/submit/${segment(id)}`;
 
+/** The page that shows two jobs side by side. */
+export const compareAddress = (one, other) => `#/compare/${segment(one)}/${segment(other)}`;
+
 export const jobLink = (id) => h("a", { href: jobAddress(id), class: "mono" }, id);
 
 /** A link to a job by the beginning of its id. */

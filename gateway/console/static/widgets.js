@@ -18,6 +18,7 @@ const STATES_BY_TONE = {
     "in force",
     "HELD",
     "valid",
+    "deployed",
     "registered",
     "is kept",
   ],
@@ -33,7 +34,16 @@ const STATES_BY_TONE = {
     "revoked",
   ],
   wait: ["PENDING", "WAITING", "APPLIED", "waits", "warning", "unknown"],
-  "": ["unchanged", "FINISHED", "not run", "skipped", "disabled", "retired", "expired"],
+  "": [
+    "unchanged",
+    "not deployed",
+    "FINISHED",
+    "not run",
+    "skipped",
+    "disabled",
+    "retired",
+    "expired",
+  ],
 };
 const TONE_OF_STATE = new Map(
   Object.entries(STATES_BY_TONE).flatMap(([tone, states]) => states.map((state) => [state, tone])),

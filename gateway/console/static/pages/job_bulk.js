@@ -3,7 +3,7 @@ import { request, segment } from "../api.js";
 import { button, confirmAction } from "../dialogs.js";
 import { h } from "../dom.js";
 import { translate } from "../language.js";
-import { jobLink } from "../links.js";
+import { compareAddress, jobLink } from "../links.js";
 import { hasRole } from "../roles.js";
 import { badge, card, row, table } from "../widgets.js";
 
@@ -28,6 +28,7 @@ export class Selection {
       this.isUseful && button("stop the selected", () => this.#act("stop selected?", stopJob)),
       hasRole(session) &&
         button("delete the selected", () => this.#act("delete selected?", deleteJob), "danger"),
+      h("a", { class: "button", hidden: true }, translate("compare side by side")),
       this.#count,
     );
     this.#showCount();
@@ -72,6 +73,9 @@ export class Selection {
     const count = this.#ids.size;
     this.#count.textContent = translate("selected", { count });
     for (const each of this.#buttons.querySelectorAll("button")) each.hidden = count === 0;
+    const link = this.#buttons.querySelector("a");
+    link.hidden = count !== 2;
+    if (count === 2) link.href = compareAddress(...this.#ids);
   }
 
   /** Asks for a confirmation, acts on each job, and shows the results as they come. */

@@ -66,7 +66,7 @@ export class ReportCards {
 }
 
 /** The reports that are written, each with its present content or the problem of reading it. */
-async function loadReports(path) {
+export async function loadReports(path) {
   const { reports } = await get(`${path}/reports`).catch(() => ({ reports: [] }));
   const written = reports.filter((report) => report.there);
   return Promise.all(written.map(loadReport));
