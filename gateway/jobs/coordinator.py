@@ -383,11 +383,7 @@ class Coordinator:
             failure=report.failure,
             pushed=True,
         )
-        self._scheduler.record(
-            job_id,
-            event,
-            allowed=check_sender,
-        )
+        self._scheduler.record_report(job_id, event, check_sender)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         """Record that a node has free resources; the scheduler then asks it again for the job."""

@@ -14,7 +14,7 @@ import structlog
 
 from gateway.domain import quorum
 from gateway.domain.job import Acceptance, Job
-from gateway.domain.scheduling import machine, messages
+from gateway.domain.scheduling import machine, messages, reports
 from gateway.domain.scheduling.agenda import call_of, is_claimed, max_deferred, quiet_polls
 from gateway.domain.scheduling.responses import exclude_from_task
 from gateway.domain.spec import Failure, NodeId
@@ -35,6 +35,9 @@ _LONGEST_WAIT = timedelta(seconds=1)
 
 # Seconds between two reads of a job that another process on this database may have changed.
 _POLL_ANOTHER_PROCESS = 1.0
+
+# Largest number of reports without consequences, per job, that may wait to be stored together.
+_MAX_DEFERRED_REPORTS = 100
 
 # Requests that are harmless however late they are sent. Every other request must not be sent after
 # the job's end, as could happen if this process was suspended between the claim of the request and
@@ -147,6 +150,28 @@ class Scheduler(Shell[Job, Claimed]):
             except Empty:
                 job = self._records.get(job_id)
         return job
+
+    def record_report(
+        self,
+        job_id: str,
+        event: messages.TaskReported,
+        allowed: Callable[[Job], None],
+    ) -> None:
+        """Record a report of a task, which ``allowed`` raises to refuse.
+
+        A report without consequences is written with a later event of the job, within a second. If
+        this process ends before, a poll brings the state.
+        """
+        current = self._records.cached(job_id)
+        if current is None or not reports.has_no_consequence(current, event):
+            self.record(job_id, event, allowed=allowed)
+            return
+        allowed(current)
+        self.record_response(
+            job_id,
+            self._change_by(event),
+            _MAX_DEFERRED_REPORTS,
+        )
 
     def _apply(self, job: Job, event: messages.Event) -> Job:
         """Return the job after an event; remember whether the node pushes its reports.

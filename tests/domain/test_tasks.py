@@ -7,6 +7,7 @@ import pytest
 
 from gateway.domain import retries
 from gateway.domain.job import Job
+from gateway.domain.scheduling import reports
 from gateway.domain.scheduling.messages import (
     Command,
     PollTaskAt,
@@ -649,3 +650,27 @@ def test_a_failure_names_what_took_too_long(
 
     for word in words:
         assert word in job.ending.failure.message
+
+
+@pytest.mark.parametrize(
+    ("task_status", "reported", "expected"),
+    [
+        (TaskStatus.READY, TaskStatus.RUNNING, False),
+        (TaskStatus.RUNNING, TaskStatus.RUNNING, True),
+        (TaskStatus.RUNNING, TaskStatus.SUCCESS, False),
+        (TaskStatus.RUNNING, TaskStatus.FAILED, False),
+    ],
+    ids=["the first runs", "another runs", "succeeds", "fails"],
+)
+def test_only_the_report_that_another_node_runs_a_task_may_wait(task_status, reported, expected):
+    job = a_job("a", JobStatus.RUNNING, a=task_status)
+    report = report_task(reported, "n2")
+
+    assert reports.has_no_consequence(job, report) is expected
+
+
+def test_a_report_of_an_unknown_task_does_not_wait():
+    job = a_job("a", JobStatus.RUNNING, a=TaskStatus.RUNNING)
+    report = report_task(TaskStatus.RUNNING, "n2", "b")
+
+    assert not reports.has_no_consequence(job, report)

@@ -42,6 +42,17 @@ def record_status(
     return _record_roles(job, task, event, role, timing)
 
 
+def has_no_consequence(job: Job, event: messages.TaskReported) -> bool:
+    """Return whether no request or state follows from a report: one more node runs a running task.
+
+    False for the report that moves the task to RUNNING, and for any end.
+    """
+    if event.status is not TaskStatus.RUNNING:
+        return False
+    task = _task_at(job, event.task_id, event.node)
+    return task is not None and task.status is TaskStatus.RUNNING
+
+
 def _record_roles(
     job: Job,
     task: Task,
