@@ -83,14 +83,20 @@ class Route(JsonRoute):
 
 
 def _serializing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an endpoint: send the model that it returns as JSON."""
+    """Wrap an endpoint: send the model that it returns as JSON.
+
+    An endpoint that takes the request may set headers of the response as ``request.state.headers``.
+    """
 
     @wraps(endpoint)
     async def serialize(*args: Any, **kwargs: Any) -> Response:
         model: BaseModel = await endpoint(*args, **kwargs)
         serializer = model.__pydantic_serializer__
         text = serializer.to_json(model, exclude_unset=True, by_alias=True)
-        return Response(text, media_type="application/json")
+        headers = None
+        if "request" in kwargs:
+            headers = getattr(kwargs["request"].state, "headers", None)
+        return Response(text, headers=headers, media_type="application/json")
 
     return serialize
 

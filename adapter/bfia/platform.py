@@ -9,7 +9,7 @@ in `gateway.data.logs`, and a node with several roles returns the lines of all o
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -63,6 +63,7 @@ _PROVIDER_KEYS = tuple(wire.ProviderKeys.model_fields)  # fields that select pro
 _LARGEST_NUMBER = 10**15  # the largest accepted `start` or `length` of an excerpt from a log
 _MOST_LISTED_JOBS = 100_000  # the largest accepted `limit` of a list of jobs
 _CONTAINER_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
+_LONGEST_WARNINGS = 4000  # characters of a header with warnings; proxies refuse long headers
 _LONGEST_STATUS = 100  # characters of a callback's unknown status that are logged
 
 
@@ -87,6 +88,25 @@ def _repeat_key_of(node: NodeId, key: str) -> str:
     if not key:
         return ""
     return json.dumps([node, acting_user(), key])
+
+
+def _warning_headers(warnings: Sequence[str]) -> dict[str, str]:
+    """Return the headers with a job's warnings: their number, and the first ones as a JSON list.
+
+    JSON in ASCII, as a header takes nothing else; whole warnings, up to `_LONGEST_WARNINGS`.
+    """
+    listed: list[str] = []
+    text = "[]"
+    for warning in warnings:
+        longer = json.dumps([*listed, warning])
+        if len(longer) > _LONGEST_WARNINGS:
+            break
+        listed.append(warning)
+        text = longer
+    return {
+        "x-job-warning-count": str(len(warnings)),
+        "x-job-warnings": text,
+    }
 
 
 def _serve(
@@ -164,8 +184,9 @@ def operator_router(
     ) -> wire.Answer[wire.JobData]:
         """Create a job at every node that it names.
 
-        Responds when all have accepted it, or one refused. A request that repeats the key and the
-        body of an earlier one gets that one's job.
+        Responds when all have accepted it, or one refused. Warnings of this node are in the header
+        `x-job-warnings`, as the standard's body has no place for them. A request that repeats the
+        key and the body of an earlier one gets that one's job.
         """
         trace_id = sender.trace_id or new_trace_id()
         spec = translate.job_spec(
@@ -186,6 +207,9 @@ def operator_router(
         # Another node that schedules the job may choose a different id.
         job_id = await run_blocking(limiters.peers, sender, partial(requests.submit, spec))
         request.state.answered = {"job_id": job_id}  # the audit log names the new job
+        warnings = await run_blocking(limiters.rest, sender, partial(statuses.warnings, job_id))
+        if warnings:
+            request.state.headers = _warning_headers(warnings)
         return ok(wire.JobData(job_id=job_id))
 
     @_serve(
@@ -211,6 +235,12 @@ def operator_router(
                 sender,
                 partial(statuses.status, query.job_id),
             )
+        warnings = await run_blocking(
+            limiters.rest,
+            sender,
+            partial(statuses.warnings, query.job_id, view.warnings),
+        )
+        view = replace(view, warnings=tuple(warnings))
         return ok(wire.StatusData(**views.status_body(view)))
 
     @_serve(

@@ -44,6 +44,24 @@ class JobStatuses:
             return None
         return view(job, self._store.timing)
 
+    def warnings(self, job_id: str, of_scheduler: Sequence[str] = ()) -> list[str]:
+        """Return all warnings about a job that this node knows, each once.
+
+        Those of the scheduling node come first (``of_scheduler``, or this node's own record), then
+        this node's, then those of its runs, which begin with task and party.
+        """
+        texts = list(of_scheduler)
+        job = self._store.jobs.find(job_id)
+        if job is not None:
+            texts += job.warnings
+        local = self._store.local_jobs.find(job_id)
+        if local is not None:
+            texts += local.warnings
+            for each in local.runs:
+                label = f"{each.task_name} as {each.party.label}"
+                texts += [f"{label}: {text}" for text in each.warnings]
+        return list(dict.fromkeys(texts))
+
     def status(self, job_id: str) -> JobView:
         """Return the status of a job, whichever node schedules it. Raises `NotFound`.
 

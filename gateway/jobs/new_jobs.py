@@ -14,8 +14,9 @@ from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
 from gateway.domain.task_ids import TaskIds, first_task_id
 from gateway.errors import Invalid
 from gateway.jobs.fingerprint import digest
+from gateway.jobs.parameter_names import misspelled_parameters
 from gateway.runtime.context import NodeContext, Peers, acting_user, by_user
-from provider_registry.model import ANY, component_differences
+from provider_registry.model import ANY, Component, component_differences
 from provider_registry.registry import Registry, Unknown
 from route_table.live import LiveRoutes
 from route_table.model import UnknownNode
@@ -77,9 +78,10 @@ class NewJobs:
     def _check(self, spec: JobSpec) -> _CheckedJob:
         """Return a job with its versions filled in. Raises `Invalid` with every problem.
 
-        The reason is NODE_UNKNOWN if only routes are missing. Versions that cannot be filled in
-        are a problem only if this node schedules the job: another scheduling node fills them in
-        itself.
+        The reason is NODE_UNKNOWN if only routes are missing. A misspelled parameter refuses only a
+        job of this node: the descriptions of another platform may say less. Versions that cannot be
+        filled in are a problem only if this node schedules the job: another scheduling node fills
+        them in itself.
         """
         submitted_digest = digest(spec)
         problems, warnings = validation.check(spec, self._roles)
@@ -90,6 +92,8 @@ class NewJobs:
         warnings += not_compared
         if spec.scheduler == self._peers.node:
             problems += unknown_versions
+        if spec.initiator == self._peers.node:
+            problems += misspelled_parameters(filled, self._component)
             problems += self._parties_without_task_ids(spec)
         if problems:
             raise _invalid(problems)
@@ -256,6 +260,10 @@ class NewJobs:
             reason=rerun.INHERITANCE_FAILED,
         )
 
+    def _component(self, task: DagNode) -> Component | None:
+        """Return the component of a task; None if it is not registered here."""
+        return component_of(self._registry, task)
+
     def _roles(
         self,
         task: DagNode,
@@ -336,6 +344,17 @@ def roles_of(
     task: DagNode,
 ) -> tuple[str, ...] | None:
     """Return the roles that take part in a task; None if its component is not registered here."""
+    component = component_of(registry, task)
+    if component is None:
+        return None
+    return component.roles
+
+
+def component_of(
+    registry: Registry,
+    task: DagNode,
+) -> Component | None:
+    """Return the description of a task's component; None if it is not registered here."""
     ref = task.component
     try:
         _, component = registry.find(
@@ -345,7 +364,7 @@ def roles_of(
         )
     except Unknown:
         return None
-    return component.roles
+    return component
 
 
 def is_missing_route(problem: Problem) -> bool:

@@ -65,7 +65,7 @@ class Stage:
             progress=0,
             failed_by=None,
             scheduler=ME,
-            warnings=[],
+            warnings=list(self.site.node.store.local_jobs.get(self.job_id).warnings),
             tasks=[
                 task_view("a", self.task, "RUNNING", "RUNNING"),
                 task_view("b", self.next_task, "READY", "PENDING"),

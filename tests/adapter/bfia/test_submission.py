@@ -124,12 +124,12 @@ def submit_with_key(node: Node, body: dict[str, Any], key: str) -> httpx.Respons
 
 def test_a_repeated_submission_with_the_same_key_creates_no_second_job(node):
     body = a_job()
-    jobs_before = set(queries.statuses(node.store, None))
+    jobs_before = set(queries.statuses(node.store))
 
     first = read_envelope(submit_with_key(node, body, "order-7"))
     second = read_envelope(submit_with_key(node, body, "order-7"))
     assert first["data"]["job_id"] == second["data"]["job_id"]
-    assert len(set(queries.statuses(node.store, None)) - jobs_before) == 1
+    assert len(set(queries.statuses(node.store)) - jobs_before) == 1
 
     other = read_envelope(submit_with_key(node, body, "order-8"))
     assert other["data"]["job_id"] != first["data"]["job_id"]
@@ -142,6 +142,79 @@ def test_a_key_of_another_job_or_without_form_is_refused(node):
 
     refusal = read_envelope(submit_with_key(node, a_job(), "x" * 256))
     assert refusal["data"]["reason"] == "INVALID"
+
+
+@pytest.fixture(scope="module")
+def tree_provider(node: Node) -> str:
+    """The name of a provider whose component Echo describes the parameter num_trees."""
+    name = "trees"
+    provider = copy.deepcopy(A_PROVIDER) | {"name": name}
+    echo = provider["components_description"]["Echo"] | {"provider": name}
+    echo["inputParam"] = [
+        {
+            "name": "num_trees",
+            "title": "trees",
+            "description": "number of trees",
+            "type": "int",
+            "optional": "true",
+            "defaultValue": "5",
+        }
+    ]
+    provider["components_description"] = {"Echo": echo}
+    assert node.post("/v2/provider/register", provider).json()["code"] == 0
+    return name
+
+
+def a_job_of_trees(provider: str, **parameters: Any) -> dict[str, Any]:
+    """Return the body of a job with parameters for a task of the `tree_provider`."""
+    body = a_job()
+    body["dag"]["components"][0]["provider"] = provider
+    body["config"]["task_params"] = {"common": {"echo_1": parameters}}
+    return body
+
+
+@pytest.mark.parametrize("path", [f"{PLATFORM}/job/create_all", "/api/v1/jobs/plan"])
+def test_a_misspelled_parameter_is_refused_before_anything_runs(node, tree_provider, path):
+    answer = node.post(path, a_job_of_trees(tree_provider, num_tree=3)).text
+
+    assert "config.task_params.common.echo_1.num_tree: PARAMETER_UNKNOWN" in answer or (
+        '"about":"config.task_params.common.echo_1.num_tree"' in answer
+    )
+    assert "did you mean num_trees?" in answer
+
+
+def test_the_refusal_of_a_misspelled_parameter_has_its_reason(node, tree_provider):
+    body = a_job_of_trees(tree_provider, num_tree=3)
+
+    [problem] = read_refusal(submit(node, body), 400, "PARAMETER_UNKNOWN")["data"]["problems"]
+
+    assert problem["suggestion"] == "num_trees"
+    assert problem["got"] == 3
+    assert problem["next_step"].startswith("Take the name that the message suggests")
+
+
+def test_a_name_unlike_any_described_one_is_a_warning_in_every_answer(node, tree_provider):
+    """Published jobs have parameters that no description lists."""
+    answer = submit(node, a_job_of_trees(tree_provider, num_trees=3, sampler="goss"))
+
+    body = read_envelope(answer)
+    assert set(body) == {"code", "msg", "data"}
+    assert set(body["data"]) == {"job_id"}
+    listed = json.loads(answer.headers["x-job-warnings"])
+    assert len(listed) == int(answer.headers["x-job-warning-count"])
+    assert any("echo_1.sampler: is not a parameter of Echo" in text for text in listed)
+    status = node.get(f"{PLATFORM}/job/status_all?job_id={body['data']['job_id']}").json()
+    assert set(listed) <= set(status["data"]["warnings"])
+
+
+def test_long_warnings_leave_the_header_short(node, tree_provider):
+    unheard = {f"unheard{number}": "x" * 200 for number in range(90)}
+
+    answer = submit(node, a_job_of_trees(tree_provider, **unheard))
+
+    assert len(answer.headers["x-job-warnings"]) <= 4000
+    listed = json.loads(answer.headers["x-job-warnings"])
+    assert 0 < len(listed) < int(answer.headers["x-job-warning-count"])
 
 
 # ---------------------------------------------------------------- errors
