@@ -129,11 +129,9 @@ function warningCount({ outcome, warning_count: count }) {
 function jobCells(job, hasReasons) {
   return [
     shortJobLink(job.job_id),
-    [
-      badge(job.outcome ?? job.status),
-      warningCount(job),
-      !job.ended_at && progressOf(job),
-    ].filter(Boolean),
+    [badge(job.outcome ?? job.status), warningCount(job), !job.ended_at && progressOf(job)].filter(
+      Boolean,
+    ),
     ...(hasReasons ? [job.reason ? code(job.reason) : ""] : []),
     job.flow_id,
     timestamp(job.created_at),
