@@ -17,6 +17,7 @@ from tests.e2e.nodes import ROOT
 from tools.bench import (  # noqa: F401
     data_parts,
     docker_parts,
+    fate_flow,
     hostile,
     idle,
     load_parts,
@@ -32,6 +33,7 @@ _DESCRIPTIONS = {
     "namespaces": "prepared network namespaces, for tasks of some seconds",
     "together": "fifty jobs under Docker, against bare containers",
     "clusters": "jobs under Swarm and Kubernetes, against bare ones",
+    "fate": "create_all beside FATE-Flow's published server",
     "create": "create_all while containers run, against a bare pair of nodes",
     "requests": "create_all and reads without containers, against bare nodes; commands",
     "threads": "system calls and threads for one job",
@@ -54,6 +56,7 @@ _DESCRIPTIONS = {
 # others run by ``--only`` or ``--all``.
 _DAILY_PARTS = (
     "makespan",
+    "fate",
     "create",
     "requests",
     "threads",
