@@ -28,7 +28,7 @@ _CLIENTS = (1, 8, 32)
 _SECONDS = 6.0  # of a measurement
 _PAUSE = 3.0  # seconds after a measurement, for the jobs that it has left
 _TIMEOUT = 120.0  # seconds of a request
-_END_AT_ONCE = "#!/bin/sh\nexit 0\n"
+_END_IMMEDIATELY = "#!/bin/sh\nexit 0\n"
 
 
 class _SiteAlone(FateSite):
@@ -42,7 +42,7 @@ class _SiteAlone(FateSite):
 
 @part(
     "fate",
-    "create_all at two nodes and at FATE-Flow's server, whose tasks end at once (processes)",
+    "create_all at two nodes and at FATE-Flow's server, whose tasks end immediately",
     ("clients", "two nodes", "p50", "FATE-Flow", "p50", "ratio of the rates", "it refused"),
 )
 def beside_fate_flow(options: argparse.Namespace) -> Rows:
@@ -133,12 +133,12 @@ def _submit_jobs(url: str, body: Mapping[str, Any], clients: int) -> _Responses:
 
 @contextmanager
 def _fate_flow() -> Iterator[str]:
-    """Serve FATE-Flow with a component that ends at once, and yield its address."""
+    """Serve FATE-Flow with a component that ends immediately, and yield its address."""
     with TemporaryDirectory() as name:
         home = Path(name)
         program = home / "vendor" / "worker"
         program.parent.mkdir()
-        program.write_text(_END_AT_ONCE)
+        program.write_text(_END_IMMEDIATELY)
         program.chmod(0o755)
         with _SiteAlone(_PARTY, home / "site", free_ports(1)[0]) as site:
             site.register("example", "1.0.0", program, "Echo")
