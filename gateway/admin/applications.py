@@ -28,7 +28,7 @@ from gateway.admin.deps import (
     service,
 )
 from gateway.admin.responses import partners as responses
-from gateway.domain.applications import Application, Kind, Side, shown_scope
+from gateway.domain.applications import Application, Kind, Side, jobs_in_words, shown_scope
 from gateway.domain.approval import AuditStatus
 from gateway.domain.permit_scope import read_scope
 from gateway.domain.spec import NodeId
@@ -392,6 +392,7 @@ def _visible_fields(services: ApplicationServices, application: Application) -> 
     return {
         **visible,
         "scope": shown_scope(application).ids_by_key,
+        "jobs_in_words": jobs_in_words(application),
         "key": services.key_ids(application),
         "signed": _is_signed(application),
     }

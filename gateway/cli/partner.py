@@ -396,6 +396,7 @@ def applications(
         "scope": _scope,
         "address": "url",
         "state": "status",
+        "jobs": "jobs_in_words",
         "since (UTC)": when("at", length=16),
         "until": when("expires_at", length=16),
         "key id": "key",

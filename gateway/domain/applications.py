@@ -130,6 +130,26 @@ class Application:
         return self.status is TERMINATED and not self.by
 
 
+def jobs_in_words(application: Application) -> str:
+    """Return for how many jobs an application asked and was approved, and how many have used it.
+
+    Only the owner counts uses: at the creation of a job, so a job that fails later has used the
+    permit, and a refused one has not. Empty for a contract.
+    """
+    if application.kind is Kind.CONTRACT:
+        return ""
+    asked = application.request.get("times_limit") or "any number"
+    limit = application.most_jobs or "any number"
+    if application.status is APPLIED:
+        return f"asked: {asked}"
+    text = f"{limit} approved, counted by the partner"
+    if application.side is Side.THEIRS:
+        text = f"{application.jobs} of {limit} used"
+    if asked != limit:
+        text += f" (asked: {asked})"
+    return text
+
+
 def new_application(
     kind: Kind,
     id_: str,

@@ -44,6 +44,7 @@ _TEXT_FIELDS = frozenset(
         "in_words",
         "about",
         "verdict",
+        "jobs_in_words",
         "problems",
         "not_in_file",
         "granted",

@@ -18,6 +18,7 @@ from gateway.domain.applications import (
     Application,
     Kind,
     Side,
+    jobs_in_words,
     next_due,
 )
 from gateway.domain.approval import AuditStatus
@@ -193,3 +194,30 @@ def test_an_approval_expires_without_a_message():
     assert [approved.has_expired(time) for time in (NOW, expires_at)] == [False, True]
     assert expired.has_expired(expires_at)
     assert not applications.terminated(approved, "ann", "", NOW, tell=False).has_expired(NOW)
+
+
+@pytest.mark.parametrize(
+    ("side", "status", "asked", "limit", "words"),
+    [
+        (Side.THEIRS, APPLIED, 10, None, "asked: 10"),
+        (Side.THEIRS, APPROVED, 10, 5, "5 of 5 used (asked: 10)"),
+        (Side.THEIRS, APPROVED, 5, 5, "5 of 5 used"),
+        (Side.THEIRS, APPROVED, 0, None, "5 of any number used"),
+        (
+            Side.MINE,
+            APPROVED,
+            10,
+            5,
+            "5 approved, counted by the partner (asked: 10)",
+        ),
+    ],
+)
+def test_numbers_of_jobs_are_shown_as_asked_approved_and_used(side, status, asked, limit, words):
+    application = an_application(
+        side,
+        status,
+        request={"times_limit": asked},
+        most_jobs=limit,
+        jobs=5,
+    )
+    assert jobs_in_words(application) == words

@@ -48,7 +48,11 @@ class Application(BaseModel):
         description="of this node's permit, as the partner that granted it has recorded it"
     )
     number: int = Field(description="of the record at this node")
-    jobs: int = Field(description="how many have used the permission")
+    jobs: int = Field(description="how many have used the permission; failed jobs count")
+    jobs_in_words: str = Field(
+        description="numbers asked, approved and used; empty for a contract",
+        examples=["5 of 5 used (asked: 10)"],
+    )
     scope: Mapping[str, list[str]] = Field(
         description=(
             "for a dataset: limits of the permit, as ids by NODE, PROJECT and COMPONENT, requested "

@@ -56,7 +56,7 @@ function applicationTable(applications, session, reload) {
     apiWord(application.side),
     application.subject,
     badge(application.status),
-    usedJobs(application),
+    application.jobs_in_words,
     [timestamp(application.expires_at), daysLeft(application.expires_at)],
     application.trouble || application.reason,
     hasRole(session) && application.status === "APPROVED" ? endButton(application, reload) : "",
@@ -73,13 +73,6 @@ function applicationTable(applications, session, reload) {
     "",
   ];
   return table(columns, rows, "no applications");
-}
-
-/** How many jobs have used a permit, of how many that may. */
-function usedJobs({ kind, jobs, most_jobs: most }) {
-  if (kind === "contract") return "";
-  if (most === null) return String(jobs);
-  return translate("used of", { jobs, most });
 }
 
 /** The days until a time, if there is one. */
