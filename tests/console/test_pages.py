@@ -438,7 +438,7 @@ def test_a_partner_shows_its_permits_and_what_it_offers(browser, world):
     link.click()
 
     expect(person.heading).to_have_text(PEER)
-    person.sees_cell("0 of 5 used")
+    person.sees_cell("0 of 5 used (asked: any number)")
     person.press("offered datasets")
     refusal = person.notices.locator(".bad")
     expect(refusal).to_contain_text("contract")
