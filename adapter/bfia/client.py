@@ -561,7 +561,12 @@ class BfiaProtocol:
         self.permits: PermitsOf = _no_permits
 
     def task_ids(self, node: NodeId) -> TaskIds:
-        """Return the form of task ids that a node needs, by the profile of its route."""
+        """Return the form of task ids that a node needs, by the profile of its route.
+
+        This node takes every form: no route of the table is its own.
+        """
+        if node == self._me:
+            return TaskIds.OPAQUE
         if self._profile(node).kubernetes_names:
             return TaskIds.KUBERNETES
         return TaskIds.OPAQUE
