@@ -531,8 +531,10 @@ def test_an_application_that_contradicts_another_is_refused(audits, stage):
 
 def test_an_application_with_an_unknown_component_is_refused(audits, stage):
     body = contract.with_field(new_audit(stage), "dag.components[0].componentName", "Nothing")
-    refusal = read_refusal(audits("/apply", body), 400, "INVALID")
-    assert refusal["data"]["problems"][0]["path"].startswith("dag.components[0]")
+    refusal = read_refusal(audits("/apply", body), 400, "COMPONENT_UNKNOWN")
+    problem = refusal["data"]["problems"][0]
+    assert problem["reason"] == "COMPONENT_UNKNOWN"
+    assert problem["path"].startswith("dag.components[0]")
 
 
 def test_the_job_of_a_withdrawn_application_cannot_be_created(audits, stage, call):
