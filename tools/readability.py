@@ -48,7 +48,7 @@ DIVIDED = ("gateway", "adapter", "tests")
 WHOLE = ("engines", "provider_registry", "route_table", "clients", "tools", "examples")
 GENERATED = ("_pb2.py", "/migrations/versions/", "bfia_gateway_client/types.py", "/.venv")
 # Pages made from the code; their texts are measured there.
-DERIVED_PAGES = ("endpoints.md", "reasons.md", "settings.md")
+DERIVED_PAGES = ("commands.md", "endpoints.md", "reasons.md", "settings.md")
 
 # Names that do not say what a variable holds.
 PLACEHOLDERS = frozenset(

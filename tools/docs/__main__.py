@@ -7,13 +7,22 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from tools.docs import between_nodes, client_types, endpoints, platform_clauses, reasons, settings
+from tools.docs import (
+    between_nodes,
+    client_types,
+    commands,
+    endpoints,
+    platform_clauses,
+    reasons,
+    settings,
+)
 
 _PAGES_BY_NAME: Mapping[str, Callable[[str], str]] = {
     "settings": settings.page,
     "reasons": reasons.page,
     "endpoints": endpoints.page,
     "between-nodes": between_nodes.page,
+    "commands": commands.page,
     "platform-conformance": platform_clauses.page,
 }
 
