@@ -1,6 +1,6 @@
 """New jobs: their checks before the submission, and their first record at the scheduling node."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
@@ -30,6 +30,8 @@ class _CheckedJob:
     digest: str  # of the job as submitted
     warnings: list[str]
     chosen_versions: list[str]  # one sentence per task whose version was left open
+    # The form of task ids that each node needs; empty if other nodes submit and schedule the job.
+    task_ids: Mapping[NodeId, TaskIds]
 
 
 class NewJobs:
@@ -60,7 +62,11 @@ class NewJobs:
         checked = self._check(spec)
         spec = checked.spec
         lineage, not_inherited = self._inheritance(spec)
-        tasks = self._build_tasks(spec, lineage)
+        tasks = self._build_tasks(
+            spec,
+            lineage,
+            TaskIds.strictest(checked.task_ids.values()),
+        )
         job = Job(
             spec=spec,
             status=JobStatus.PENDING,
@@ -90,15 +96,18 @@ class NewJobs:
         differences, not_compared = self._compare_providers(filled)
         problems += differences
         warnings += not_compared
+        task_ids: dict[NodeId, TaskIds] = {}
+        if self._peers.node in (spec.scheduler, spec.initiator):
+            task_ids = self._peers.task_ids(spec)
         if spec.scheduler == self._peers.node:
             problems += unknown_versions
         if spec.initiator == self._peers.node:
             problems += misspelled_parameters(filled, self._component)
-            problems += self._parties_without_task_ids(spec)
+            problems += _parties_without_task_ids(spec, task_ids)
         if problems:
             raise _invalid(problems)
         texts = [str(warning) for warning in warnings]
-        return _CheckedJob(filled, submitted_digest, texts, chosen)
+        return _CheckedJob(filled, submitted_digest, texts, chosen, task_ids)
 
     def _parties_without_route(self, spec: JobSpec) -> list[Problem]:
         """Return a problem for each party at a node without an enabled route."""
@@ -111,23 +120,6 @@ class NewJobs:
             except UnknownNode as error:
                 path = f"config.role.{party.role}[{party.index}]"
                 problems.append(Problem(path, str(error), party.node))
-        return problems
-
-    def _parties_without_task_ids(self, spec: JobSpec) -> list[Problem]:
-        """Return a problem for each party that takes no task ids of the form another node needs."""
-        forms = self._peers.task_ids(spec)
-        numbered = [node for node, form in forms.items() if form is TaskIds.NUMBERED]
-        if not numbered:
-            return []
-        rule = (
-            "takes only names of Kubernetes as ids of tasks, and "
-            f"{numbered[0]} only those of FATE: split the job"
-        )
-        problems = []
-        for party in spec.parties:
-            if forms.get(party.node) is TaskIds.KUBERNETES:
-                path = f"config.role.{party.role}[{party.index}]"
-                problems.append(Problem(path, rule, party.node))
         return problems
 
     def _compare_providers(
@@ -183,12 +175,12 @@ class NewJobs:
         self,
         spec: JobSpec,
         lineage: dict[str, Lineage],
+        form: TaskIds,
     ) -> dict[str, Task]:
-        """Return the job's tasks by name.
+        """Return the job's tasks by name, with ids of this form.
 
         Raises `Invalid` for tasks in which no node has a role.
         """
-        form = TaskIds.strictest(self._peers.task_ids(spec).values())
         roles_of_task = flow.once_per_component(self._roles)  # `_roles` with a cache
         tasks = {}
         for dag_node in spec.dag.nodes:
@@ -277,6 +269,26 @@ def _invalid(problems: Sequence[Problem]) -> Invalid:
     if all(is_missing_route(problem) for problem in problems):
         return Invalid(problems, reason="NODE_UNKNOWN")
     return Invalid(problems)
+
+
+def _parties_without_task_ids(
+    spec: JobSpec,
+    forms: Mapping[NodeId, TaskIds],
+) -> list[Problem]:
+    """Return a problem for each party that takes no task ids of the form another node needs."""
+    numbered = [node for node, form in forms.items() if form is TaskIds.NUMBERED]
+    if not numbered:
+        return []
+    rule = (
+        "takes only names of Kubernetes as ids of tasks, and "
+        f"{numbered[0]} only those of FATE: split the job"
+    )
+    problems = []
+    for party in spec.parties:
+        if forms.get(party.node) is TaskIds.KUBERNETES:
+            path = f"config.role.{party.role}[{party.index}]"
+            problems.append(Problem(path, rule, party.node))
+    return problems
 
 
 def _task_nodes(
