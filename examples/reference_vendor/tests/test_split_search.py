@@ -19,7 +19,7 @@ from refvendor.components.split_search import (
     left_sums,
 )
 from refvendor.components.training import read_rows
-from refvendor.contract import BadParameters
+from refvendor.contract import BadParameters, Table
 from training_data import (
     a_task,
     labels_of,
@@ -153,3 +153,15 @@ def test_labels_of_minus_one_and_one_and_text_columns_are_understood():
     assert np.array_equal(rows.label_values, expected)
     assert rows.names == ["g0", "g1"]
     assert warned == ["warning {'column': 'town'}"]
+
+
+def test_a_table_of_ids_alone_names_the_parameter_that_made_it():
+    guest, _ = random_tables(20, 2, 2)
+    ids_alone = Table(guest.header[:1], [row[:1] for row in guest.rows])
+    common = secureboost.read_parameters(a_task({}), no_log).common
+    with pytest.raises(BadParameters) as caught:
+        read_rows(ids_alone, common, True, no_log)
+    assert (
+        "label: the table has no column 'y', only id. "
+        "Did Intersection write ids alone (only_output_key: true)?" in str(caught.value)
+    )

@@ -143,13 +143,28 @@ def _header_problems(
         required["label"] = common.label_column
     for parameter, name in required.items():
         if name not in header:
-            problems.append(
-                f"{parameter}: train_data has no column {name!r} among its {len(header)}"
-            )
+            problems.append(_missing_column(parameter, name, table))
             log("info", "columns of train_data", columns=header)
     if with_labels and common.id_column == common.label_column:
         problems.append(f"label: names the same column as id, {common.id_column!r}")
     return problems
+
+
+def _missing_column(
+    parameter: str,
+    name: str,
+    table: Table,
+) -> str:
+    """Return the problem of a column that a parameter names and the table does not have.
+
+    A table of ids alone is probably the output of an Intersection with its default parameters.
+    """
+    if len(table.header) == 1:
+        return (
+            f"{parameter}: the table has no column {name!r}, only {table.header[0]}. "
+            "Did Intersection write ids alone (only_output_key: true)?"
+        )
+    return f"{parameter}: train_data has no column {name!r} among its {len(table.header)}"
 
 
 def _read_labels(
