@@ -160,8 +160,12 @@ def state_of_scheduled(
     stage: Stage,
     _: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the response to a query of the scheduled job: the data that its platform gets."""
-    tasks = stage.scheduled_job().tasks
+    """Return the response to a query of the scheduled job: the data that its platform gets.
+
+    The platform alone gets the warnings about this node's own part.
+    """
+    job = stage.scheduled_job()
+    tasks = job.tasks
     assert tasks["a"].nodes[SPEC].status is TaskStatus.RUNNING
     assert tasks["b"].status is TaskStatus.READY
 
@@ -182,6 +186,8 @@ def state_of_scheduled(
         waiting = entry.pop("waiting")
         assert set(waiting) == {"reason", "message", "since", "next_check"}
     data["tasks"] = [AtLeast(task) for task in data["tasks"]]
+    assert set(job.warnings) < set(data["warnings"])
+    data["warnings"] = list(job.warnings)
     return DONE | {"data": AtLeast(data)}
 
 
