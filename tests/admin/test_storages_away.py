@@ -215,18 +215,17 @@ def test_a_storage_that_a_component_lacks_is_named_with_the_next_step(site):
         node.participant.create_job(job, PEER)
 
     (problem,) = refused.value.problems
-    rule = (
-        "STORAGE_MISMATCH: the description's storageEngine lists file, "
-        "and the data of guest.0 lies in: s3"
-    )
+    rule = "the description's storageEngine lists file, and the data of guest.0 lies in: s3"
+    assert problem.reason == refused.value.reason == "STORAGE_MISMATCH"
     assert problem.rule == rule
     assert problem.got is None
     assert str(problem).endswith(rule)
-    (item,) = [item for item in node.admission.dry_run(job, PEER) if item.cause == rule]
+    cause = f"STORAGE_MISMATCH: {rule}"
+    (item,) = [item for item in node.admission.dry_run(job, PEER) if item.cause == cause]
     assert item.remedy.startswith(
         "upload the data with --storage into one that the component lists"
     )
-    assert "列出 file，而 guest.0 的数据位于：s3" in translate(rule, "zh")
+    assert "列出 file，而 guest.0 的数据位于：s3" in translate(item.cause, "zh")
     assert "用 --storage 将数据上传" in translate(item.remedy, "zh")
 
 
@@ -240,7 +239,8 @@ def test_a_job_in_a_storage_that_keeps_its_key_is_refused(site):
 
     (problem,) = refused.value.problems
     assert problem.path.startswith("dag.components.")
-    assert problem.rule.startswith("STORAGE_KEY_NOT_SHARED: runs at storage secretive (s3) ")
+    assert problem.reason == refused.value.reason == "STORAGE_KEY_NOT_SHARED"
+    assert problem.rule.startswith("runs at storage secretive (s3) ")
     assert "set role (S3 with STS) or share_key: true" in problem.rule
     assert "存储 secretive（s3）处的运行" in translate(problem.rule, "zh")
 
