@@ -33,6 +33,25 @@ def proof_risks(routes: Iterable[Route], settings: Settings) -> list[str]:
     return proof.risks(_partners(routes, settings), listener_proof(settings))
 
 
+def proof_remedy(routes: Iterable[Route], settings: Settings) -> str:
+    """Return the next step for routes whose nodes' requests are unproven; "" without such routes.
+
+    It is the one of the first route, and names the list that has those of all others.
+    """
+    demands = listener_proof(settings)
+    unproven = [
+        route
+        for route in _partners(routes, settings)
+        if proof.proof_of(route, demands) in proof.UNPROVEN
+    ]
+    if not unproven:
+        return ""
+    step = proof.mending_command(unproven[0])
+    if len(unproven) == 1:
+        return step
+    return f"{step}; next steps of all routes: bfia-gateway route list"
+
+
 def _partners(routes: Iterable[Route], settings: Settings) -> list[Route]:
     """Return the routes by whose nodes requests are sent.
 

@@ -15,6 +15,7 @@ from gateway.bootstrap.peer_proof import (
     MESSAGE_REMEDY,
     message_risk,
     message_safety,
+    proof_remedy,
     proof_risks,
 )
 from gateway.config import tls as peer_tls
@@ -48,11 +49,6 @@ _MAX_CONNECTIONS = 16  # URLs connected at the same time
 _CONNECT_TIMEOUT = 2.0  # seconds
 _MAX_LISTED_ADDRESSES = 5  # unreachable URLs that a warning names at most
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# Next step for routes whose nodes' requests are unproven.
-_GIVE_KEYS = (
-    "accept their invitations: bfia-gateway partner accept INVITATION.json --replace (the list of "
-    "routes names these nodes: bfia-gateway route list)"
-)
 
 
 def ports(node: Installation) -> Step:
@@ -337,7 +333,7 @@ def signing_of(settings: Settings) -> Step:
     text = f"{key}; {required} of {counted(len(routes), 'node')} must sign"
     risks = proof_risks(routes, settings)
     if risks:
-        return trials.warning("; ".join(risks), _GIVE_KEYS, text)
+        return trials.warning("; ".join(risks), proof_remedy(routes, settings), text)
     return trials.ok(text)
 
 

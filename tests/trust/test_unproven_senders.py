@@ -279,7 +279,7 @@ def test_a_persons_decision_admits_everyone_and_is_shown(node, signing):
     step = signing_of(node.settings)
     assert step.result is Result.WARNING
     assert PEER in step.cause
-    assert "route edit" in step.remedy
+    assert f"bfia-gateway route edit {PEER}" in step.remedy
 
 
 def test_a_node_without_proof_reads_what_is_open_to_everyone(node):
