@@ -435,6 +435,8 @@ class Run(Response):
     """name in the component's description -> address"""
     output_keys: dict[str, str] = Field(default_factory=dict)
     """key in the flow -> name in the component's description"""
+    needed_outputs: list[str] = Field(default_factory=list)
+    """names of outputs that later tasks of the same party read"""
     checkpoint: Address | None = None
     """folder for checkpoints of the task; null: the job has none"""
     checkpoint_from: Address | None = None

@@ -65,6 +65,9 @@ class Run(BaseModel):
     output_keys: Mapping[str, str] = Field(
         description="key in the flow -> name in the component's description"
     )
+    needed_outputs: tuple[str, ...] = Field(
+        description="names of outputs that later tasks of the same party read"
+    )
     checkpoint: Address | None = Field(
         description="folder for checkpoints of the task; null: the job has none"
     )
