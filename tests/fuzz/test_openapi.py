@@ -42,6 +42,7 @@ REFUSAL_REASONS = {
     "/api/v1/providers/{provider_name}/approve": "IMAGE_NOT_USABLE",
     "/api/v1/provider-owners/{name}": "PROVIDER_UNKNOWN",
     "/api/v1/applications": "NO_CONTRACT",
+    "/api/v1/tokens": "AUTH_OFF",  # the node requires no tokens
     "/api/v1/invitation/words": "NOT_FOUND",  # the node has no key pair
     "/api/v1/datasets": "STORAGE_UNKNOWN",
     "/v1/interconn/node/update": "SIGNATURE_MISSING",
