@@ -476,29 +476,36 @@ def test_an_image_that_a_machine_does_not_find_is_named(harness):
     assert engine.list() == []
 
 
+FORGOTTEN_VERSION = "1"  # no API server keeps the changes since its first one
+
+
 class ForgetfulCluster(Cluster):
     """Hands the streams of watches to the test.
 
-    With ``forgets`` the next watch starts at a version that the API server has forgotten.
+    With ``forgets`` the watches after the first start at a version that the API server has
+    forgotten, until it refuses one of them.
     """
 
-    def __init__(self, harness: KubernetesHarness) -> None:
+    def __init__(self, harness: KubernetesHarness, forgets: bool) -> None:
         super().__init__(str(harness.home / "gateway.conf"), "")
         self.streams: queue.SimpleQueue[PodEvents] = queue.SimpleQueue()
-        self.forgets = False
+        self.forgets = forgets
         self.refused_watches = 0
+        self._has_watched = False
 
     @contextlib.contextmanager
     def watching(self, labels: str, version: str) -> Iterator[PodEvents]:
-        if self.forgets:
-            self.forgets = False
-            version = "1"
+        if self.forgets and self._has_watched:
+            version = FORGOTTEN_VERSION
         try:
             with super().watching(labels, version) as stream:
+                self._has_watched = True
                 self.streams.put(stream)
                 yield stream
         except Gone:
-            self.refused_watches += 1
+            if version == FORGOTTEN_VERSION:
+                self.forgets = False
+                self.refused_watches += 1
             raise
 
 
@@ -508,13 +515,12 @@ class ForgetfulCluster(Cluster):
     ids=["resumes", "starts over"],
 )
 def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(harness, forgets):
-    cluster = ForgetfulCluster(harness)
+    cluster = ForgetfulCluster(harness, forgets)
     engine = harness.engine(cluster=cluster)
     reported = ExitListener()
     engine.watch(reported)
     stream = cluster.streams.get(timeout=LONG)
 
-    cluster.forgets = forgets
     stream.end()
 
     spec = launch_run(harness, engine, exits(0))
