@@ -1,7 +1,8 @@
 """A component for tests of a job's life: it registers its start, waits, and succeeds.
 
 It runs as a container: standard library only, all values come from its environment. Its node may
-be killed at any moment, so it repeats each request until it gets a response. Parameters:
+be killed at any moment, so it repeats each request until it gets a response. Its storage is a
+folder or S3. Parameters:
 
 * ``register``: the folder or ``host:port`` for registering its start; ``name``: its name
 * ``lasts``: seconds to wait; ``until``: a file to wait for
@@ -12,6 +13,8 @@ be killed at any moment, so it repeats each request until it gets a response. Pa
 """
 
 import contextlib
+import hashlib
+import hmac
 import json
 import os
 import signal
@@ -27,6 +30,7 @@ from pathlib import Path
 
 PARAMETER = "runtime.component.parameter."
 OUTPUT = "runtime.component.output."
+DEFAULT_REGION = "us-east-1"  # of S3, for an address without a region
 
 
 def values_below(
@@ -97,6 +101,11 @@ def report(status: str) -> None:
         json.dumps(body).encode(),
         {"content-type": "application/json"},
     )
+    send(request)
+
+
+def send(request: urllib.request.Request) -> None:
+    """Send a request until there is a response; raise after a minute without one."""
     end = time.monotonic() + 60
     while True:
         try:
@@ -113,18 +122,80 @@ def report(status: str) -> None:
 
 def write_outputs() -> None:
     """Write a table of one row to each output."""
-    storage = Path(urllib.parse.urlsplit(environment["system.storage"]).path)
+    storage = urllib.parse.urlsplit(environment["system.storage"])
     value = os.getpid() if is_set("unique") else 2
+    table = f"id,x\n1,{value}\n".encode()
     for text in values_below(OUTPUT, environment).values():
         address = json.loads(text)
-        table = storage / address["namespace"] / address["name"]
-        table.parent.mkdir(
-            parents=True,
-            exist_ok=True,
-        )
-        if table.is_dir():  # made by an engine that mounts it
-            table /= "data_0"
-        table.write_text(f"id,x\n1,{value}\n")
+        path = f"{address['namespace']}/{address['name']}"
+        if storage.scheme == "s3":
+            write_object(storage, f"{path}/data_0", table)
+        else:
+            write_file(Path(storage.path) / path, table)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file at a path, or into the folder there."""
+    path.parent.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
+    if path.is_dir():  # made by an engine that mounts it
+        path /= "data_0"
+    path.write_bytes(content)
+
+
+def write_object(
+    storage: urllib.parse.SplitResult,
+    name: str,
+    content: bytes,
+) -> None:
+    """Write an object into a bucket of S3; the storage's address has bucket and credentials."""
+    values = dict(urllib.parse.parse_qsl(storage.query))
+    path = urllib.parse.quote(f"/{values['bucket']}/{name}")
+    headers = {
+        "host": storage.netloc,
+        "x-amz-content-sha256": hashlib.sha256(content).hexdigest(),
+        "x-amz-date": time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
+    }
+    if "token" in values:
+        headers["x-amz-security-token"] = values["token"]
+    headers["authorization"] = authorization(path, headers, values)
+    scheme = values.get("scheme", "http")
+    request = urllib.request.Request(
+        f"{scheme}://{storage.netloc}{path}",
+        content,
+        headers,
+        method="PUT",
+    )
+    send(request)
+
+
+def authorization(
+    path: str,
+    headers: Mapping[str, str],
+    values: Mapping[str, str],
+) -> str:
+    """Return the header that signs a PUT request with all its headers (AWS Signature Version 4).
+
+    ``values``: the credentials and the region in the storage's address.
+    """
+    names = sorted(headers)
+    signed_headers = ";".join(names)
+    request = ["PUT", path, ""]
+    request += [f"{name}:{headers[name]}" for name in names]
+    request += ["", signed_headers, headers["x-amz-content-sha256"]]
+    digest = hashlib.sha256("\n".join(request).encode()).hexdigest()
+    moment = headers["x-amz-date"]
+    region = values.get("region", DEFAULT_REGION)
+    scope = f"{moment[:8]}/{region}/s3/aws4_request"
+    text = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{digest}"
+    key = f"AWS4{values['password']}".encode()
+    for part in (*scope.split("/"), text):
+        key = hmac.digest(key, part.encode(), "sha256")
+    credential = f"{values['username']}/{scope}"
+    fields = f"Credential={credential}, SignedHeaders={signed_headers}, Signature={key.hex()}"
+    return f"AWS4-HMAC-SHA256 {fields}"
 
 
 if is_set("stubborn"):

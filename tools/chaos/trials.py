@@ -195,9 +195,10 @@ def _job(
     seconds = dict(TASK_SECONDS)
     if trial.phase == "stopping":
         seconds["a"] = _ENDLESS
-    writes_outputs = not world.containers.node_settings
     body: dict[str, Any] = job_of(
-        world.containers.register_address, seconds, {"b": "a"}, leaves=writes_outputs
+        world.containers.register_address,
+        seconds,
+        {"b": "a"},
     )
     body = limited(body, auto_retries=trial.retries)
     body["flow_id"] = flow
