@@ -1,13 +1,23 @@
 #!/bin/bash
-# The container of the measurements with local processes: reports SUCCESS and exits. A shell starts faster than any
-# interpreter, and what is to be measured is the gateway.
+# The container of the measurements with local processes: writes its outputs, reports SUCCESS and exits. A shell starts
+# faster than any interpreter, and what is to be measured is the gateway.
+outputs=()
 while IFS='=' read -r -d '' name value; do
   case $name in
     system.callback) callback=${value#http://} ;;
+    system.storage) storage=${value#file://} ;;
+    runtime.component.output.*)
+      IFS='"' read -r _ _ _ namespace _ _ _ output _ <<< "$value"
+      outputs+=("$namespace/$output")
+      ;;
     config.task_id) task=$value ;;
     config.self_role) role=$value ;;
   esac
 done < /proc/self/environ
+for output in "${outputs[@]}"; do
+  mkdir -p "$storage/$output"
+  printf 'id\n1\n' > "$storage/$output/data_0"
+done
 host=${callback%%/*}
 body="{\"task_id\": \"$task\", \"role\": \"$role\", \"status\": \"SUCCESS\"}"
 exec 3<> "/dev/tcp/${host%:*}/${host##*:}"
