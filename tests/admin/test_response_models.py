@@ -21,7 +21,12 @@ SHOWN_ELSEWHERE = {"announced", "announcing"}  # by /api/v1/announcements
     [
         (node.AuditEntry, AuditEntry, set(), {"in_words"}),
         (jobs.TimelineEntry, TimelineEntry, set(), {"in_words"}),
-        (partners.Application, Application, SECRETS | SHOWN_ELSEWHERE, {"key", "signed"}),
+        (
+            partners.Application,
+            Application,
+            SECRETS | SHOWN_ELSEWHERE,
+            {"key", "signed", "jobs_in_words"},
+        ),
     ],
 )
 def test_a_model_has_the_fields_of_its_record(model, record, left_out, added):

@@ -383,6 +383,7 @@ def test_applications_are_listed_with_their_trouble(responses):
         "expires_at": None,
         "key": "ed25519 a1b2",
         "signed": True,
+        "jobs_in_words": "5 of 5 used (asked: 10)",
         "scope": {},
         "trouble": "PEER_UNREACHABLE: n2 is silent",
     }
@@ -391,7 +392,7 @@ def test_applications_are_listed_with_their_trouble(responses):
         "next": None,
     }
     printed = output_of("partner", "applications")
-    for text in ("APPLIED", "ed25519 a1b2", "n2 is silent"):
+    for text in ("APPLIED", "ed25519 a1b2", "5 of 5 used (asked: 10)", "n2 is silent"):
         assert text in printed
 
 
