@@ -300,7 +300,7 @@ class PeerTable:
         jobs = {job_id, *self._jobs_of_task(task_id)} - {""}
         is_vouched_for = bool(jobs) and all(_is_signed_for_job(peer, job) for job in jobs)
         if not is_vouched_for:
-            raise NotAllowed(requests.NO_ROUTE.format(node))
+            raise NotAllowed(requests.NO_ROUTE.format(node, self._this_node.id))
 
     def may_begin(self, node: str, *, asks: bool) -> bool:
         """Return whether a new job may include a node; ``asks``: the node submits the job.
