@@ -160,6 +160,15 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 }
 
 
+def _write_needed_outputs(node: Gateway, run: Run) -> None:
+    """Write a table of one row to each output of a run that a later task reads."""
+    for output in run.data.needed_outputs:
+        address = run.data.outputs[output]
+        table = node.settings.storage.path / address.namespace / address.name
+        table.mkdir(parents=True)
+        (table / "data_0").write_text("id,x\n1,2\n")
+
+
 @dataclass(frozen=True)
 class World:
     """The node under test, `ME`, and its partner `PEER`. Containers run until a test ends them."""
@@ -260,9 +269,11 @@ class World:
         spec: JobSpec,
         task: str = "a",
     ) -> None:
-        """Let the containers of a task succeed at every party."""
+        """Let the containers of a task write the outputs that later tasks read, and succeed."""
         for party in spec.parties:
             node = self.me if party.node == ME else self.peer
+            run = self.run(spec.job_id, task, party.label, node)
+            _write_needed_outputs(node, run)
             self.end(
                 spec.job_id,
                 task,
