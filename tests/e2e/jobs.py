@@ -319,8 +319,13 @@ def status(
     node: Node,
     job_id: str,
 ) -> dict[str, Any]:
-    """Return a job's status as the standard's interface shows it."""
-    return dict(node.get(f"{SCHEDULE}/job/status_all", job_id=job_id)["data"])
+    """Return a job's status as the standard's interface shows it, without warnings.
+
+    Each node's platform also gets the warnings about that node's own part.
+    """
+    data = dict(node.get(f"{SCHEDULE}/job/status_all", job_id=job_id)["data"])
+    data.pop("warnings", None)
+    return data
 
 
 def events(
