@@ -17,7 +17,7 @@ from gateway.domain.job import Job
 from gateway.domain.rerun import Order
 from gateway.domain.scheduling.agenda import call_of, with_call
 from gateway.domain.scheduling.messages import PollTaskAt, StartTaskAt
-from gateway.domain.spec import Failure, JobSpec
+from gateway.domain.spec import CallState, Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotFound
 from gateway.ports import SchedulerApi, TaskNews
@@ -96,7 +96,12 @@ def replace_participants(
 def test_amending_parameters_of_a_task_that_has_begun_is_refused(world, scratch, monkeypatch):
     spec = a_job_of(scratch, "a -> b")
     world.me.coordinator.submit_job(spec, PEER)
-    wait_for(lambda: world.job(spec.job_id).tasks["a"].begun, 20, 0.01)
+
+    def started_everywhere() -> bool:
+        parties = world.job(spec.job_id).tasks["a"].nodes.values()
+        return all(party.start.state is CallState.OK for party in parties)
+
+    wait_for(started_everywhere, 20, 0.01)
     peer = AgreeingPeer()
     replace_participants(monkeypatch, world, peer)
     monkeypatch.setattr(rerun, "amendment_problems", lambda *_: [])

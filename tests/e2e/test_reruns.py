@@ -242,7 +242,8 @@ def test_a_new_job_takes_over_what_is_the_same_in_an_old_one(guest, register):
         "b": True,
         "c": False,
     }
-    assert "the parameters of guest.0 differ: lasts" in " ".join(job["warnings"])
+    warnings = guest.job(new)["warnings"]
+    assert "the parameters of guest.0 differ: lasts" in " ".join(warnings)
     tasks = tasks_of_containers(register)
     assert tasks == ["a", "a", "b", "b", "c", "c", "c", "c"]
 
