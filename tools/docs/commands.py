@@ -40,8 +40,12 @@ def page(language: str) -> str:
 
 
 def _commands(group: Any, *words: str) -> Iterator[tuple[str, Any]]:
-    """Yield every command and every group with the words that call it, a group before its own."""
-    for name, described in group.commands.items():
+    """Yield every command and every group with the words that call it, a group before its own.
+
+    They come by name: the order of a group's commands depends on which of its modules this process
+    has loaded first.
+    """
+    for name, described in sorted(group.commands.items()):
         yield " ".join((*words, name)), described
         if hasattr(described, "commands"):
             yield from _commands(described, *words, name)
