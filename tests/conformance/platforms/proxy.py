@@ -11,6 +11,17 @@ from typing import Any
 import httpx
 
 
+def json_object(content: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body; empty for any other body."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return {}
+    if isinstance(value, dict):
+        return value
+    return {}
+
+
 @dataclass(frozen=True)
 class Request:
     """A request on its way."""
@@ -28,13 +39,7 @@ class Request:
     @property
     def body(self) -> dict[str, Any]:
         """The body as a JSON object; empty for any other body."""
-        try:
-            value = json.loads(self.content)
-        except ValueError:
-            return {}
-        if isinstance(value, dict):
-            return value
-        return {}
+        return json_object(self.content)
 
     def with_body(self, body: Mapping[str, Any]) -> "Request":
         """Return the request with a JSON body in place of its own."""
@@ -57,13 +62,7 @@ class Response:
     @property
     def body(self) -> dict[str, Any]:
         """The body as a JSON object; empty for any other body."""
-        try:
-            value = json.loads(self.content)
-        except ValueError:
-            return {}
-        if isinstance(value, dict):
-            return value
-        return {}
+        return json_object(self.content)
 
 
 Forward = Callable[[Request], Response]

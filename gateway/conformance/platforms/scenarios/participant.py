@@ -15,6 +15,7 @@ from gateway.conformance.platforms.findings import (
 from gateway.conformance.platforms.node import REQUEST_SECONDS
 from gateway.conformance.platforms.partner import Received
 from gateway.conformance.platforms.scenarios import tries
+from gateway.conformance.platforms.scenarios.refusals import judge_stop_of_unknown_job
 from gateway.conformance.platforms.trial import (
     CREATE,
     ENDED,
@@ -316,11 +317,7 @@ def refuses_a_stop_of_an_unknown_job(trial: Trial) -> Finding:
         STOP,
         {"job_id": new_job_id()},
     )
-    demand(not response.crashed, response.crashed)
-    text = f"the stop of an unknown job: {response.summary}"
-    demand_except("fate", not response.succeeded, text)
-    demand(response.refused, text)
-    return holds(f"refused: {response.summary}")
+    return judge_stop_of_unknown_job(response)
 
 
 @tries("C-3.6-finish")

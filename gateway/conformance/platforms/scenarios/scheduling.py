@@ -22,6 +22,7 @@ from gateway.conformance.platforms.partner import (
     success,
 )
 from gateway.conformance.platforms.scenarios import tries
+from gateway.conformance.platforms.scenarios.refusals import judge_stop_of_unknown_job
 from gateway.conformance.platforms.trial import (
     CREATE,
     CREATE_ALL,
@@ -462,11 +463,7 @@ def refuses_to_stop_an_unknown_job(trial: Trial) -> Finding:
         STOP_ALL,
         {"job_id": new_job_id()},
     )
-    demand(not response.crashed, response.crashed)
-    text = f"the stop of an unknown job: {response.summary}"
-    demand_except("fate", not response.succeeded, text)
-    demand(response.refused, text)
-    return holds(f"refused: {response.summary}")
+    return judge_stop_of_unknown_job(response)
 
 
 @tries("C-3.7-unknown")
