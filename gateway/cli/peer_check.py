@@ -170,6 +170,8 @@ def check(
         (ca, certificate, key),
     )
     component_name = _component(component)
+    for option, file in (("--report", report), ("--html", html)):
+        _check_folder(option, file)
     with _opened_trial(target, identity, pair, way_back, component_name, rate, timeout) as trial:
         _check_that_the_node_knows_us(trial, _route_entry(identity, way_back, pair))
         result = _run(trial, clauses)
@@ -237,6 +239,18 @@ def _component(text: str) -> "ComponentName | None":
         raise CallFailed(
             f"--component {text}: write PROVIDER/NAME@VERSION", EXIT_BAD_INPUT
         ) from None
+
+
+def _check_folder(option: str, file: Path | None) -> None:
+    """Raise `CallFailed` if a report cannot be written to a file: better now than after the check.
+
+    None: no report is written.
+    """
+    if file is None:
+        return
+    if file.is_dir() or not file.parent.is_dir():
+        text = f"{option} {file}: name a file in a folder that exists"
+        raise CallFailed(text, EXIT_BAD_INPUT)
 
 
 def _route_entry(

@@ -111,9 +111,26 @@ def test_clauses_that_need_an_option_name_it(site):
         (("--list", "--clause", "Z-1"), "no clause of version 1.2.0"),
         (("--list", "--standard", "2.0"), "one of 1.0, 1.1, 1.2.0"),
         (("--url", NOBODY, "--node", NODE, "--component", "x"), "PROVIDER/NAME@VERSION"),
-        (("--url", NOBODY, "--node", NODE, "--listen", "x"), "HOST:PORT"),
-        (("--url", NOBODY, "--node", NODE, "--as", "a b"), "--as"),
-        (("--url", NOBODY, "--node", NODE, "--ca", "/absent.pem"), "--ca"),
+        (
+            ("--url", NOBODY, "--node", NODE, "--listen", "x"),
+            "HOST:PORT",
+        ),
+        (
+            ("--url", NOBODY, "--node", NODE, "--as", "a b"),
+            "--as",
+        ),
+        (
+            ("--url", NOBODY, "--node", NODE, "--ca", "/absent.pem"),
+            "--ca",
+        ),
+        (
+            ("--url", NOBODY, "--node", NODE, "--report", "/absent/r.json"),
+            "--report",
+        ),
+        (
+            ("--url", NOBODY, "--node", NODE, "--html", "/"),
+            "--html",
+        ),
     ],
 )
 def test_wrong_options_are_named(words, text):
