@@ -34,25 +34,6 @@ def report_failed_request(request: Request) -> None:
     print(f"{request.method} {request.url}: {request.failure}")
 
 
-def visit(page: Page, address: str) -> None:
-    """Go to a page of the console, and load it again if Chromium has dropped its scripts.
-
-    Chromium aborts requests when a network of the machine changes, as other tests make it do.
-    """
-    aborted: list[str] = []
-
-    def note_abortion(request: Request) -> None:
-        if "ERR_NETWORK_CHANGED" in str(request.failure):
-            aborted.append(request.url)
-
-    page.on("requestfailed", note_abortion)
-    page.goto(address)
-    while aborted:
-        aborted.clear()
-        page.reload()
-    page.remove_listener("requestfailed", note_abortion)
-
-
 def fail(error: object) -> None:
     """Fail the test for an error of a script."""
     pytest.fail(f"the page failed: {error}")
@@ -87,7 +68,7 @@ class Person:
         token: str,
     ) -> None:
         """Open the console at a node's address and log in."""
-        visit(self.page, f"{address}/")
+        self.page.goto(f"{address}/")
         self.fill("token", token)
         self.page.locator("form button").click()
         expect(self.page.locator("nav")).to_be_visible()

@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.console.person import Person, open_tab, visit
+from tests.console.person import Person, open_tab
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 from tests.services.browser import chromium
@@ -135,7 +135,7 @@ def open_job(
 
 def test_a_wrong_token_is_refused_and_stored_nowhere(guest, browser):
     page = browser.new_page()
-    visit(page, f"{guest.operator}/")
+    page.goto(f"{guest.operator}/")
     page.locator("input[name=token]").fill("bfia_wrong")
     page.locator("form button").click()
 

@@ -15,7 +15,7 @@ from gateway.domain.models import Kept, ModelPart, PartyModel
 from gateway.identity.keys import Keyring
 from gateway.store.models import SqlModels
 from tests.cleaning.ended import left_behind, logs_of, store_running_job
-from tests.console.person import Person, open_tab, visit
+from tests.console.person import Person, open_tab
 from tests.domain.test_applications import an_application
 from tests.e2e import jobs
 from tests.inprocess import ME, PEER, STRANGER, Node, token_of
@@ -87,7 +87,7 @@ def open_page(
     """Open a page of the console; an error or a dialog of the browser fails the test."""
     page = open_tab(browser, language)
     page.on("dialog", lambda dialog: pytest.fail(f"the page says {dialog.message}"))
-    visit(page, address_of(node, path))
+    page.goto(address_of(node, path))
     expect(page.locator("main h1")).to_be_visible()
     return Person(page, language)
 
@@ -195,11 +195,11 @@ def test_text_from_others_is_text_on_every_page(nodes, browser):
         ("submit", "<img"),
         ("node", "/api/v1/routes/"),
     ):
-        visit(page, address_of(me, path))
+        page.goto(address_of(me, path))
         content = page.locator("main", has_text=text)
         expect(content).to_be_visible()
 
-    visit(page, address_of(me, "data/bank/loans"))
+    page.goto(address_of(me, "data/bank/loans"))
     page.get_by_role("button", name="Statistics").click()
     person.sees("Of the first 1 of 1 rows.")
     expect_no_markup(person)
@@ -569,7 +569,7 @@ def test_a_provider_shows_what_its_containers_may_do(browser, node_with_rights, 
         node_with_rights,
         "providers/acme:1.0.0@docker",
     )
-    visit(person.page, page)
+    person.page.goto(page)
     main = person.page.locator("main")
     expect(main).to_contain_text(HEADING[language])
     expect(main).to_contain_text(CAPABILITY[language])
@@ -603,7 +603,7 @@ def test_a_role_is_offered_only_what_it_may_do(browser, role, log_buttons, world
     for name in PAGES:
         person.go(name)
 
-    visit(page, address_of(node, f"jobs/{JOB}"))
+    page.goto(address_of(node, f"jobs/{JOB}"))
     person.sees_heading("Outputs")
     assert person.button("log").count() == log_buttons
     for key in ("look", "stop"):
@@ -611,7 +611,7 @@ def test_a_role_is_offered_only_what_it_may_do(browser, role, log_buttons, world
     for key in ("run again", "edit as new job"):
         assert person.link(key).count() == 0
 
-    visit(page, address_of(node, "submit"))
+    page.goto(address_of(node, "submit"))
     first_box = page.locator("main .box.wait").first
     expect(first_box).to_contain_text(str(role))
     assert refused == []
