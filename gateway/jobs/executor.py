@@ -17,6 +17,7 @@ import structlog
 from engines.base import EngineError, Watch
 from gateway.data.combined_storage import Storages
 from gateway.domain.execution import contact, endings, machine, messages
+from gateway.domain.execution.agenda import success_can_wait
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, Outcome, RunStatus, ended
@@ -447,11 +448,17 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         changes = with_calls(
             self._change_by(*events), calls, self._clock(), _tries(local, action), is_final=is_final
         )
-        max_deferred = 0
-        current = self._records.cached(local.id)
-        if is_final and current and _has_no_consequence(action, current):
-            max_deferred = _MAX_DEFERRED
-        self.record_response(local.id, changes, max_deferred)
+        if not is_final or not self._can_wait(local.id, action):
+            self.record_response(local.id, changes, max_deferred=0)
+            return
+        self.record_response(local.id, changes, _MAX_DEFERRED)
+        if not self._can_wait(local.id, action):  # a write of this moment has changed the run
+            self.record_deferred_of(local.id)
+
+    def _can_wait(self, job_id: str, action: messages.Action) -> bool:
+        """Return whether the success of an action may be stored with a later event of the job."""
+        current = self._records.cached(job_id)
+        return current is not None and success_can_wait(current, action)
 
     def _unexpected_error(self, action: messages.Action) -> messages.Event:
         """Return the event for a bug of this gateway in an action.
@@ -558,16 +565,6 @@ def _next_probe_is_after(run: Run, moment: datetime) -> bool:
     if run.status is not RunStatus.RUNNING or run.exit is not None:
         return False
     return run.probe_at is not None and run.probe_at > moment
-
-
-def _has_no_consequence(action: messages.Action, local: LocalJob) -> bool:
-    """Return whether nothing follows from the success of an action, so that the write can wait.
-
-    That is so for reports (`Tell`), and for the collection of a run while the job goes on here.
-    """
-    if isinstance(action, messages.Tell):
-        return True
-    return isinstance(action, messages.Collect) and not ended(JOB, local.status)
 
 
 def _tries(local: LocalJob, action: messages.Action) -> int:

@@ -239,8 +239,12 @@ class Shell(ABC, Generic[J, ActionsT]):
     def record_deferred(self) -> None:
         """Record every deferred response."""
         for job_id in self._turns.pending():
-            with suppress(GatewayError):  # the call will be repeated
-                self._turns.change(job_id, _unchanged)
+            self.record_deferred_of(job_id)
+
+    def record_deferred_of(self, job_id: str) -> None:
+        """Record the deferred responses of a job, and do what follows from them."""
+        with suppress(GatewayError):  # the call will be repeated
+            self._turns.change(job_id, _unchanged)
 
     def watch(self, record: J) -> None:
         """Have the loop advance a job when it is due; its record was just stored."""

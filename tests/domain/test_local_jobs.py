@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain.execution import machine
+from gateway.domain.execution.agenda import success_can_wait
 from gateway.domain.execution.machine import next_due, step
 from gateway.domain.execution.messages import (
     Close,
@@ -49,6 +50,17 @@ def test_a_failed_report_is_retried_with_backoff_and_given_up_at_last():
     assert len(pauses) == TIMING.tell_tries
     assert pauses == sorted(pauses)
     assert pauses[-1] == TIMING.retry_max
+
+
+@pytest.mark.parametrize("status", [RunStatus.SUCCESS, RunStatus.FAILED])
+def test_the_response_to_a_report_waits_only_while_its_run_has_no_news(status):
+    report = Tell(RUN_ID, TaskStatus.RUNNING)
+    running = a_local_job(a_run(status=RunStatus.RUNNING))
+    over = a_local_job(a_run(status=status))
+
+    assert success_can_wait(running, report)
+    assert not success_can_wait(over, report)  # the end of the run is to be reported next
+    assert not success_can_wait(a_local_job(), report)
 
 
 # ---------------------------------------------------------------- clean-up

@@ -9,6 +9,7 @@ from gateway.domain.execution.contact import MAX_QUERIES, last_contact, silence_
 from gateway.domain.execution.endings import MAX_INQUIRIES
 from gateway.domain.execution.messages import (
     Abandon,
+    Action,
     AskStop,
     Close,
     Collect,
@@ -285,3 +286,18 @@ def _awaits_collection(run: Run) -> bool:
     removed.
     """
     return run.launch.state is not CallState.IDLE and run.collect.state is not CallState.OK
+
+
+# ---------------------------------------------------------------- successes
+
+
+def success_can_wait(local: LocalJob, action: Action) -> bool:
+    """Return whether nothing follows from the success of an action, so that its write can wait.
+
+    That is so for a report of a run's present state, and for the collection of a run while the job
+    goes on here. A run that has moved on since its report is due to be reported again.
+    """
+    if isinstance(action, Tell):
+        statuses = [run.reported_status for run in local.runs if run.run_id == action.run]
+        return statuses == [action.status]
+    return isinstance(action, Collect) and not ended(JOB, local.status)
