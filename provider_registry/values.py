@@ -85,6 +85,15 @@ TYPE_NAMES = {
     **dict.fromkeys(("list", "array"), ValueKind.LIST),
 }
 
+# The advice about a value of another kind.
+_TYPE_REMEDIES: Mapping[ValueKind, str] = {
+    ValueKind.TEXT: "write a text",
+    ValueKind.INTEGER: "write a whole number",
+    ValueKind.NUMBER: "write a number",
+    ValueKind.BOOLEAN: "write true or false, without quotes",
+    ValueKind.OBJECT: "write an object in JSON",
+    ValueKind.LIST: "write a list in JSON",
+}
 _NUMERIC = (ValueKind.INTEGER, ValueKind.NUMBER)
 
 
@@ -311,28 +320,34 @@ class _ParameterCheck:
             compared = islice(self._declared, MAX_SUGGESTIONS)
             unused = [parameter for parameter in compared if parameter not in self._values]
             suggestion = near(name, unused, SIMILARITY)
-        self._warnings.append(Problem(join(self._path, name), rule, value, suggestion))
+        component = self._component.name
+        remedy = f"leave it out, unless {component} is known to read it"
+        if suggestion:
+            remedy = f"write {suggestion}, if it is meant"
+        path = join(self._path, name)
+        self._warnings.append(Problem(path, rule, value, suggestion, remedy=remedy))
 
     def _check_value(self, parameter: Parameter, value: Any) -> None:
         """Report a value of another type, outside the choices, or against the validator.
 
-        One value may break all three. Choices and validator refuse the job only with ``strict``.
+        One value may break several. Choices and validator refuse the job only with ``strict``.
         """
         path = join(self._path, parameter.name)
         type_mismatch = _type_mismatch(parameter, value)
         if type_mismatch is not None:
+            remedy = _type_remedy(parameter)
             self._report(
-                Problem(path, type_mismatch.rule, value),
+                Problem(path, type_mismatch.rule, value, remedy=remedy),
                 refuses=type_mismatch.refuses,
             )
-        if not _is_allowed(parameter, value):
+        elif not _is_allowed(parameter, value):
             # Choices say nothing about values of another type.
-            refuses = self._strict and type_mismatch is None
-            self._report(_choice_problem(parameter, value, path), refuses=refuses)
+            self._report(_choice_problem(parameter, value, path), refuses=self._strict)
         validator_mismatch = _validator_mismatch(parameter, value)
         if validator_mismatch is not None:
+            remedy = f"write a value that fits {parameter.validator.text}"
             self._report(
-                Problem(path, validator_mismatch.rule, value),
+                Problem(path, validator_mismatch.rule, value, remedy=remedy),
                 refuses=self._strict and validator_mismatch.refuses,
             )
 
@@ -350,7 +365,9 @@ class _ParameterCheck:
             self._errors.append(Problem(path, rule))
         else:
             hint = ", ".join(conditions[:MAX_LISTED_CHOICES])
-            self._warnings.append(Problem(path, f"is missing; required where {hint}"))
+            rule = f"is missing; required where {hint}"
+            remedy = "give it a value if one of these holds"
+            self._warnings.append(Problem(path, rule, remedy=remedy))
 
     def _holds(self, condition: str) -> bool:
         """Return whether a condition (an entry of a parameter's ``depends_on``) holds.
@@ -390,6 +407,8 @@ def _type_mismatch(parameter: Parameter, value: Any) -> _Mismatch | None:
     type_name, kinds = _JSON_TYPES.get(type(value), _LIST_TYPE)
     if kind in kinds:
         return None
+    if kind is ValueKind.TEXT and _spells_structure(parameter, type(value)):
+        return None
     return _Mismatch(f"is {type_name} where {parameter.type} is declared")
 
 
@@ -425,6 +444,15 @@ _JSON_TYPES: Mapping[type, tuple[str, tuple[ValueKind, ...]]] = {
     dict: ("an object", (ValueKind.OBJECT,)),
 }
 _LIST_TYPE = ("a list", (ValueKind.LIST,))
+
+
+def _spells_structure(parameter: Parameter, structure: type) -> bool:
+    """Return whether the default or a choice of a text spells an object, or a list, in JSON.
+
+    The text then has that form, and containers get objects and lists as JSON text anyway.
+    ``structure`` is dict or list.
+    """
+    return any(isinstance(json_of(text), structure) for text in _named_values(parameter) if text)
 
 
 def _named_values(parameter: Parameter) -> tuple[str | None, ...]:
@@ -478,6 +506,15 @@ class _Choices:
         return number(value) in self._numbers
 
 
+def _type_remedy(parameter: Parameter) -> str:
+    """Return the advice about a value of another type, with the default as an example."""
+    remedy = _TYPE_REMEDIES[kind_of(parameter.type)]
+    default = parameter.default
+    if default and len(default) <= MAX_CHOICE_LENGTH:
+        return f"{remedy}; the default is {default}"
+    return remedy
+
+
 def _choice_problem(parameter: Parameter, value: Any, path: str) -> Problem:
     """Return the problem of a value at a path that is none of the choices.
 
@@ -485,7 +522,11 @@ def _choice_problem(parameter: Parameter, value: Any, path: str) -> Problem:
     """
     choices = parameter.binding or ()
     rule = f"is none of {list_limited(choices, MAX_LISTED_CHOICES)}"
-    return Problem(path, rule, value, near(as_text(value), choices))
+    suggestion = near(as_text(value), choices)
+    remedy = "write one of these values"
+    if suggestion:
+        remedy = f"write {suggestion}, if it is meant"
+    return Problem(path, rule, value, suggestion, remedy=remedy)
 
 
 def list_limited(values: Sequence[str], limit: int) -> str:
@@ -581,7 +622,9 @@ def format_problem(
     if format_name.lower() in map(str.lower, spec.formats):
         return None
     readable = ", ".join(spec.formats[:MAX_LISTED_FORMATS])
-    return Problem(path, f"is {format_name}; input {spec.name} reads {readable}", format_name)
+    rule = f"is {format_name}; input {spec.name} reads {readable}"
+    remedy = f"use data in a format that {spec.name} lists, or have the description list it"
+    return Problem(path, rule, format_name, remedy=remedy)
 
 
 class _FlowItem(NamedTuple):

@@ -61,4 +61,23 @@ async def plan_job(
                 "checks": node_plan.items,
             }
         )
-    return Reply({"good": plan.good, "verdict": plan.verdict, **counts, "nodes": nodes})
+    warnings = []
+    for warning in plan.warnings:
+        item = warning.item
+        warnings.append(
+            {
+                "nodes": warning.nodes,
+                "check": item.check,
+                "about": item.about,
+                "cause": item.cause,
+                "remedy": item.remedy,
+            }
+        )
+    body = {
+        "good": plan.good,
+        "verdict": plan.verdict,
+        **counts,
+        "warnings": warnings,
+        "nodes": nodes,
+    }
+    return Reply(body)

@@ -1,7 +1,7 @@
 """``bfia-gateway job stop|suspend|approve|plan …``: control of jobs, and dry runs."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -232,7 +232,7 @@ def _earlier_decision(approval: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- dry runs
 
 
-@command(commands, "plan", "examples/create_all_psi_sbt.json", timeout=120)
+@command(commands, "plan", "examples/first_job.json", timeout=120)
 def plan(node: Client, file: JobFile) -> Output:
     """Ask every party what would happen to a job (a dry run), and create nothing.
 
@@ -245,6 +245,7 @@ def plan(node: Client, file: JobFile) -> Output:
     for node_plan in response["nodes"]:
         _print_node_plan(node_plan)
         say()
+    _print_warnings(response["warnings"])
     say(response["verdict"])
     if str(file) == "-":  # a command cannot read the same input again
         return
@@ -255,13 +256,28 @@ def plan(node: Client, file: JobFile) -> Output:
         say(f"next: mend the problems above, then bfia-gateway job plan {name}")
 
 
-def _print_node_plan(node_plan: dict[str, Any]) -> None:
-    """Print the checks at a node, the worst first."""
+def _print_warnings(warnings: Sequence[Mapping[str, Any]]) -> None:
+    """Print each warning with its nodes and its remedy, and an empty line after the last one."""
+    if not warnings:
+        return
+    say(counted(len(warnings), "warning"))
+    for warning in warnings:
+        subject = warning["about"] or t(warning["check"])
+        say(f"  {subject} ({', '.join(warning['nodes'])})")
+        say(f"    {t(warning['cause'])}")
+        if warning["remedy"]:
+            say(f"    → {t(warning['remedy'])}")
+    say()
+
+
+def _print_node_plan(node_plan: Mapping[str, Any]) -> None:
+    """Print the checks at a node, the worst first; warnings are printed for all nodes together."""
 
     def rank(check: Mapping[str, Any]) -> int:
         return _STANDINGS.index(check["standing"])
 
-    node_plan["checks"].sort(key=rank)
+    checks = [check for check in node_plan["checks"] if check["standing"] != "warning"]
+    checks.sort(key=rank)
     columns: Columns = {
         "check": "check",
         "of": _check_subject,
@@ -270,7 +286,7 @@ def _print_node_plan(node_plan: dict[str, Any]) -> None:
         "what to do": "remedy",
     }
     parties = ", ".join(node_plan["parties"]) or t("no party")
-    listing(node_plan, "checks", columns, title=f"{node_plan['node']} ({parties})")
+    listing({"checks": checks}, "checks", columns, title=f"{node_plan['node']} ({parties})")
 
 
 def _check_subject(check: Mapping[str, Any]) -> str:

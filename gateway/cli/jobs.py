@@ -39,7 +39,7 @@ PartyOption = Annotated[
 ]
 
 
-@command(commands, "submit", "examples/create_all_psi_sbt.json --watch")
+@command(commands, "submit", "examples/first_job.json --watch")
 def submit(
     node: Client,
     file: JobFile,

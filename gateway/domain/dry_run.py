@@ -75,10 +75,39 @@ class NodePlan:
 
 
 @dataclass(frozen=True)
+class SharedWarning:
+    """A warning, and the nodes that report it."""
+
+    item: Item
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True)
 class JobPlan:
     """The checks at all nodes."""
 
     nodes: tuple[NodePlan, ...]
+
+    @property
+    def warnings(self) -> tuple[SharedWarning, ...]:
+        """The warnings of all nodes, each once, in the order in which they were reported first.
+
+        Warnings that differ only in the name of the check or in the remedy count as one.
+        """
+        first_items: dict[tuple[str, str], Item] = {}
+        nodes_of: dict[tuple[str, str], list[NodeId]] = {}
+        for plan in self.nodes:
+            for item in plan.items:
+                if item.standing is not Standing.WARNING:
+                    continue
+                identity = (item.about, item.cause)
+                first_items.setdefault(identity, item)
+                nodes_of.setdefault(identity, []).append(plan.node)
+        warnings = []
+        for identity, item in first_items.items():
+            nodes = tuple(dict.fromkeys(nodes_of[identity]))
+            warnings.append(SharedWarning(item, nodes))
+        return tuple(warnings)
 
     @property
     def good(self) -> bool:
@@ -103,7 +132,12 @@ class JobPlan:
         return f"This job would fail: {listed}."
 
     def count(self, standing: Standing) -> int:
-        """Return the number of checks with this result, at all nodes together."""
+        """Return the number of checks with this result, at all nodes together.
+
+        A warning that several nodes report counts once.
+        """
+        if standing is Standing.WARNING:
+            return len(self.warnings)
         return sum(item.standing is standing for node in self.nodes for item in node.items)
 
 
@@ -151,24 +185,17 @@ def as_warnings(
     warnings: Sequence[Problem],
 ) -> tuple[Item, ...]:
     """Return an item for each of the first `REPORTED_WARNINGS`, about its path in the job."""
-    reported = warnings[:REPORTED_WARNINGS]
-    return tuple(warning(check, finding.text, finding.path) for finding in reported)
-
-
-def warning(
-    check: str,
-    cause: str,
-    about: str = "",
-) -> Item:
-    """Return a check that found something unusual in the job."""
-    remedy = "correct it unless it is meant so; it is passed on as it is"
-    return Item(
-        check,
-        Standing.WARNING,
-        cause=cause,
-        remedy=remedy,
-        about=about,
-    )
+    items = []
+    for finding in warnings[:REPORTED_WARNINGS]:
+        item = Item(
+            check,
+            Standing.WARNING,
+            cause=finding.text,
+            remedy=finding.remedy,
+            about=finding.path,
+        )
+        items.append(item)
+    return tuple(items)
 
 
 def in_order(items: Iterable[Item]) -> tuple[Item, ...]:

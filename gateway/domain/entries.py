@@ -63,7 +63,11 @@ def unknown_names(
         value = name
         if values:
             value = values[name]
-        yield Problem(f"{at}.{name}", rule, value, probable_name(name, valid_names))
+        suggestion = probable_name(name, valid_names)
+        remedy = "leave it out, unless another node's platform is known to read it"
+        if suggestion:
+            remedy = f"write {suggestion}, if it is meant"
+        yield Problem(f"{at}.{name}", rule, value, suggestion, remedy=remedy)
 
 
 def probable_name(word: str, names: Iterable[str]) -> str:

@@ -36,6 +36,7 @@ class Problem(NamedTuple):
     suggestion: str = ""  # the value that was probably meant
     reason: str = ""  # stable, such as COMPONENT_UNKNOWN; "" for a mistake without one of its own
     node: str = ""  # the node that found the problem; "" for the node that reports it
+    remedy: str = ""  # what to do about this problem alone; not part of its text
 
     def __str__(self) -> str:
         """Path, node, reason, rule, value and suggestion in the form that `job_problems_in` parses.

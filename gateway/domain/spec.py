@@ -45,6 +45,7 @@ class UnknownField:
             self.rule,
             self.got,
             self.near,
+            remedy="write it as the standard does, or leave it out",
         )
 
 

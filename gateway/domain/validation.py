@@ -407,11 +407,14 @@ def idle_roles(
             problems.append(Problem(path, rule, role, suggestion))
             unplayed.remove(suggestion)  # explained by the misspelling, so no warning
         else:
-            warnings.append(Problem(path, f"{rule}, so its parties have nothing to do", role))
+            rule = f"{rule}, so its parties have nothing to do"
+            remedy = "leave the role out, or add a component that has it"
+            warnings.append(Problem(path, rule, role, remedy=remedy))
     for role in unplayed:
         path = f"config.role.{role}"
         rule = f"is missing: {components[role]} has this role, and may fail or wait without it"
-        warnings.append(Problem(path, rule))
+        remedy = f"name a node that plays {role}"
+        warnings.append(Problem(path, rule, remedy=remedy))
     return problems, warnings
 
 

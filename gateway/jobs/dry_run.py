@@ -5,18 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
-from gateway.domain import dry_run
 from gateway.domain.dry_run import (
     Item,
     JobPlan,
     NodePlan,
     Standing,
     as_problems,
+    as_warnings,
     fine,
     in_order,
     problem,
-    warning,
 )
+from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError, Invalid, NotServed
 from gateway.jobs.job_defaults import CompletedJob, JobDefaults
@@ -48,7 +48,7 @@ class DryRun:
         self,
         peers: Peers,
         registry: Registry,
-        check: Callable[[JobSpec], Sequence[str]],
+        check: Callable[[JobSpec], Sequence[Problem]],
         try_route: Callable[[NodeId], Sequence[Step]],
         defaults: JobDefaults,
     ) -> None:
@@ -115,8 +115,7 @@ class DryRun:
                     remedy = "correct the job, or add the route"
                 yield from as_problems("job", [job_problem], remedy)
             return
-        for text in warnings[: dry_run.REPORTED_WARNINGS]:
-            yield warning("job", text)
+        yield from as_warnings("job", warnings)
 
     def _route(self, node: NodeId) -> Iterator[Item]:
         """Yield the test of the route to a node: the route itself, and the steps with own rows.

@@ -90,7 +90,8 @@ def unused_or_missing_dataset(task: PartyTask) -> Iterator[Problem]:
     if reads_table and task.party.role != "arbiter":
         name = task.component.name
         rule = f"is missing: {name} reads {first.name} and would start without it; name a dataset"
-        yield Problem(f"{task.parameters_path}.dataset_id", rule)
+        remedy = f"name a dataset of {task.party.node}"
+        yield Problem(f"{task.parameters_path}.dataset_id", rule, remedy=remedy)
 
 
 def _unused_dataset(
@@ -110,10 +111,12 @@ def _unused_dataset(
     if node.inputs:
         upstream = ", ".join(sorted(node.upstream))
         rule = f"is ignored, as the task reads {upstream}: leave one of the two out"
-        yield Problem(path, rule, dataset.value)
+        remedy = f"leave the dataset out, or the input from {upstream}"
+        yield Problem(path, rule, dataset.value, remedy=remedy)
     elif first is None and dataset.value:
         rule = f"is ignored, as {task.component.name} describes no input: leave it out"
-        yield Problem(path, rule, dataset.value)
+        remedy = "leave the dataset out"
+        yield Problem(path, rule, dataset.value, remedy=remedy)
 
 
 def _first_input(task: PartyTask) -> DataSpec | None:
@@ -134,7 +137,9 @@ def undescribed_models(
         "receives a model, but its description has no input of category model: "
         "an image that ignores it trains"
     )
-    return [Problem(task.path, rule, name) for name in models if name not in described]
+    remedy = "ask the vendor whether the component predicts, and for a description that says so"
+    missing = [name for name in models if name not in described]
+    return [Problem(task.path, rule, name, remedy=remedy) for name in missing]
 
 
 def unreadable_format(task: PartyTask, format_name: str) -> Problem | None:
@@ -179,7 +184,7 @@ def upstream_format_problems(task: PartyTask, plans: Plans) -> list[Problem]:
         problem = format_problem(formats[0], inputs[flow_input.name], f"{task.path}.input")
         if problem is not None:
             rule = f"{problem.rule}, from {edge.task}.{edge.key}"
-            problems.append(Problem(problem.path, rule, problem.got))
+            problems.append(problem._replace(rule=rule))
     return problems
 
 

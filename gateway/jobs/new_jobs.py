@@ -28,7 +28,7 @@ class _CheckedJob:
 
     spec: JobSpec
     digest: str  # of the job as submitted
-    warnings: list[str]
+    warnings: Sequence[Problem]
     chosen_versions: list[str]  # one sentence per task whose version was left open
     # The form of task ids that each node needs; empty if other nodes submit and schedule the job.
     task_ids: Mapping[NodeId, TaskIds]
@@ -50,7 +50,7 @@ class NewJobs:
         self._registry = registry
         self._routes = routes
 
-    def check(self, spec: JobSpec) -> list[str]:
+    def check(self, spec: JobSpec) -> Sequence[Problem]:
         """Return warnings about a job, as far as this node can tell; empty for none.
 
         The job need not be scheduled by this node. Raises `Invalid` with every problem.
@@ -73,7 +73,7 @@ class NewJobs:
             created_at=self._clock(),
             nodes={node: NodeJob(node, call_limit=self._call_limit(node)) for node in spec.nodes},
             tasks=tasks,
-            warnings=(*checked.chosen_versions, *checked.warnings, *not_inherited),
+            warnings=(*checked.chosen_versions, *map(str, checked.warnings), *not_inherited),
             digest=checked.digest,
             user=acting_user(),
         )
@@ -106,8 +106,7 @@ class NewJobs:
             problems += _parties_without_task_ids(spec, task_ids)
         if problems:
             raise _invalid(problems)
-        texts = [str(warning) for warning in warnings]
-        return _CheckedJob(filled, submitted_digest, texts, chosen, task_ids)
+        return _CheckedJob(filled, submitted_digest, warnings, chosen, task_ids)
 
     def _parties_without_route(self, spec: JobSpec) -> list[Problem]:
         """Return a problem for each party at a node without an enabled route."""
@@ -141,7 +140,8 @@ class NewJobs:
                     differences = self._differences(usual, substitute)
                 except Unknown as error:
                     rule = f"is not compared with {usual} here: {error.message}"
-                    warnings.append(Problem(path, rule, str(substitute)))
+                    remedy = "register both here to compare them, or ask their vendors"
+                    warnings.append(Problem(path, rule, str(substitute), remedy=remedy))
                     continue
                 if differences:
                     rule = (

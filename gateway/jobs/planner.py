@@ -23,6 +23,7 @@ from gateway.domain.spec import JobSpec, effective
 from gateway.errors import Conflict, GatewayError, Invalid, Refused, StorageFailed
 from gateway.jobs import flow_checks
 from gateway.jobs.flow_checks import Plan, Plans
+from gateway.jobs.id_tables import lost_columns
 from gateway.jobs.party_task import FlowInput, PartyTask
 from gateway.runtime.context import NodeContext
 from provider_registry.model import Component, Provider, join
@@ -125,6 +126,7 @@ class TaskPlanner:
         problems += self._storage_mismatches(spec, plans)
         for plan in plans.values():
             warnings += self._format_warnings(plan, plans, hidden)
+        warnings += lost_columns(spec, plans)
         return validation.with_strictness(
             spec, _without_repetitions(problems), _without_repetitions(warnings)
         )

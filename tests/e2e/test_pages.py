@@ -35,6 +35,7 @@ from tests.e2e.nodes import (
 ME, PARTNER = "JG0100001100000010", "JG0100002200000020"
 PARTNERS_ADDRESS = "10.0.0.7:7380"
 """as the pages name it"""
+PLAN = "curl -s 127.0.0.1:7382/api/v1/jobs/plan -H 'content-type: application/json'"
 COMMAND = """#!{python} -ISs
 import json, os, socket, sys
 way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -290,7 +291,7 @@ def test_the_first_node_runs_the_example_job(tmp_path):
     )
     config = tmp_path / "node.yml"
     assert forks.run([*first[1:], "--engine", "process", "--output", str(config)]).returncode == 0
-    (images,) = (b.strip() for b in blocks("docs/first-node.md", "yaml") if "unionpay:2.0.0" in b)
+    (images,) = (b.strip() for b in blocks("docs/first-node.md", "yaml") if "images:" in b)
     text = with_free_ports(config.read_text(encoding="utf-8"))
     assert "\n    images: {}\n" in text
     images = images.replace("/path/to/checkout", str(ROOT))
@@ -307,6 +308,8 @@ def test_the_first_node_runs_the_example_job(tmp_path):
         for command in work:
             response = run(command)
             assert response["code"] == 0, (command, response)
+        plan = run(f"{PLAN} -d @examples/first_job.json")
+        assert plan["warnings"] == []
         job_id = response["data"]["job_id"]
         wait_for(lambda: run(status, job_id)["data"]["job_status"] == "RUNNING", 60, 0.2, "it runs")
         stop = next(commands(b)[0] for b in shell if "stop_all" in b)

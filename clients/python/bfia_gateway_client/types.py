@@ -681,6 +681,19 @@ class Outputs(Response):
     outputs: list[Output] = Field(default_factory=list)
 
 
+class PlanWarning(Response):
+    """A warning of a dry run."""
+
+    nodes: list[str] = Field(default_factory=list)
+    """that report it"""
+    check: str = ""
+    about: str = ""
+    """the path in the job; empty for the check as such"""
+    cause: str = ""
+    remedy: str = ""
+    """what to do, unless it is meant so; may be empty"""
+
+
 Standing = str
 """The result of one check. One of ok, warning, waits, problem, unknown."""
 
@@ -712,6 +725,8 @@ class Plan(Response):
     """no check has found a problem"""
     verdict: str = ""
     """the result in one sentence, with counts"""
+    warnings: list[PlanWarning] = Field(default_factory=list)
+    """of all nodes, each once"""
     nodes: list[NodePlan] = Field(default_factory=list)
 
 

@@ -337,11 +337,22 @@ class NodePlan(BaseModel):
     checks: list[dry_run.Item]
 
 
+class PlanWarning(BaseModel):
+    """A warning of a dry run."""
+
+    nodes: list[str] = Field(description="that report it")
+    check: str
+    about: str = Field(description="the path in the job; empty for the check as such")
+    cause: str
+    remedy: str = Field(description="what to do, unless it is meant so; may be empty")
+
+
 class Plan(BaseModel):
     """The result of a dry run."""
 
     good: bool = Field(description="no check has found a problem")
     verdict: str = Field(description="the result in one sentence, with counts")
+    warnings: list[PlanWarning] = Field(description="of all nodes, each once")
     nodes: list[NodePlan]
 
 
