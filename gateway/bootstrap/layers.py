@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from ipaddress import ip_network
 
 from anyio import CapacityLimiter
 from fastapi import Request
@@ -28,6 +29,7 @@ from gateway.http.peers import (
     with_lookup,
     with_quota,
 )
+from gateway.http.proxies import through_proxies
 from route_table import certificates
 
 _CONTAINER_PATHS = frozenset(
@@ -90,6 +92,7 @@ def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
         look_up,
         no_browsers,
         noting_origin,  # of every request, for all notes further in
+        *_proxy_layers(services.settings),
     ]
     operator: list[Layer] = [look_up, _guard(services)]
     if services.settings.auth.mode != "on":
@@ -102,6 +105,14 @@ def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
         "peer": peer,
         "container": [look_up, no_browsers],
     }
+
+
+def _proxy_layers(settings: Settings) -> list[Layer]:
+    """Return the layer for requests through trusted proxies; empty without such proxies."""
+    networks = [ip_network(name) for name in settings.listen.peer.trusted_proxies]
+    if not networks:
+        return []
+    return [partial(through_proxies, proxies=networks)]
 
 
 def _inner_peer_layers(
@@ -225,6 +236,7 @@ def _identity(services: LayerServices) -> PeerIdentity:
         table=lambda: routes.table,  # the one in force at each request
         former=services.peers.peer_table.route_of_unknown,
         handed_on=_is_handed_on,
+        needs_certificate=bool(services.settings.listen.peer.trusted_proxies),
         own_pins=frozenset(pins),
         open_paths=requests.OPEN,
         unproven_entry=services.peers.peer_table.unproven_entry,

@@ -22,7 +22,7 @@ def listener_proof(settings: Settings) -> ListenerProof:
     sites = settings.fate.sites
     signing_sites = [node for node, site in sites.items() if site.expects is not None]
     return ListenerProof(
-        asks_for_certificate=_asks_for_certificate(listener),
+        asks_for_certificate=listener.asks_for_certificate,
         is_local=is_local(listener),
         fate_sites=frozenset(signing_sites),
     )
@@ -67,6 +67,8 @@ def is_local(listener: PeerListener) -> bool:
     It binds a loopback address, and is not advertised under any other address: a proxy on this
     machine may forward requests of other machines to it.
     """
+    if listener.trusted_proxies:
+        return False
     host = listener.bind.rpartition(":")[0].strip("[]")
     advertised_host = host
     if listener.advertise is not None:
@@ -81,7 +83,7 @@ def message_risk(routes: Iterable[Route], settings: Settings) -> str:
     that takes sealed messages only, or none at all. ``routes`` are the enabled ones.
     """
     listener = settings.listen.peer
-    if _asks_for_certificate(listener) or is_local(listener):
+    if listener.asks_for_certificate or is_local(listener):
         return ""
     demands = listener_proof(settings)
     nodes = [
@@ -105,11 +107,6 @@ def message_safety(settings: Settings) -> str:
     if demands.is_local:
         return "only this machine reaches the listener for peers"
     return "no route takes unsealed messages of containers"
-
-
-def _asks_for_certificate(listener: PeerListener) -> bool:
-    """Return whether every client of a listener has to show a certificate."""
-    return listener.tls is not None and listener.tls.client_ca is not None
 
 
 def _is_this_machine(host: str) -> bool:

@@ -33,6 +33,7 @@ from gateway.config.values import (
     EventName,
     FileUrl,
     HttpUrl,
+    NetworkName,
     NodeName,
     PeerTls,
     PrivateUrl,
@@ -81,16 +82,37 @@ class PeerListener(Listener):
     tls: PeerTls | None = Field(
         default=None, description="Certificate for https; null: plain http."
     )
+    trusted_proxies: list[NetworkName] = Field(
+        default_factory=list,
+        description="Addresses or networks of reverse proxies that end TLS and hand on the "
+        "client's certificate in the header client-cert. With them, other requests are refused.",
+    )
 
     @model_validator(mode="after")
-    def _advertised_by_https(self) -> "PeerListener":
-        """Require https in the advertised address of a listener with TLS."""
+    def _consistent(self) -> "PeerListener":
+        """Require https in the advertised address of a listener with TLS, and one end of TLS."""
         if self.tls is not None and self.advertise is not None:
             require(
                 self.advertise.startswith("https://"),
                 "advertise must begin with https:// while tls is set",
             )
+        has_both = all([self.trusted_proxies, self.client_ca])
+        require(
+            not has_both,
+            "trusted_proxies and tls.client_ca exclude each other: a proxy would show its own "
+            "certificate",
+        )
         return self
+
+    @property
+    def asks_for_certificate(self) -> bool:
+        """Whether every request needs a client certificate, shown here or at a trusted proxy."""
+        return any([self.trusted_proxies, self.client_ca])
+
+    @property
+    def client_ca(self) -> Path | None:
+        """The file of the authorities of clients' certificates; None if clients show none."""
+        return getattr(self.tls, "client_ca", None)
 
 
 class OperatorListener(Section):
@@ -451,7 +473,14 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _containers_have_listener(self) -> "Settings":
-        """Require a separate container listener if the peer listener has TLS."""
+        """Require a separate container listener if peers show certificates, or expect one."""
+        needs_listener = bool(self.listen.peer.trusted_proxies)
+        is_missing = self.listen.container is None
+        require(
+            not all([needs_listener, is_missing]),
+            "listen.container must not be null while listen.peer.trusted_proxies is set: "
+            "containers have no certificate",
+        )
         if self.listen.peer.tls is not None:
             require(
                 self.listen.container is not None,

@@ -70,6 +70,15 @@ def _bind(value: str) -> str:
     return value
 
 
+def _network(value: str) -> str:
+    """Check an address or a network such as 10.1.0.0/16."""
+    try:
+        ipaddress.ip_network(value)
+    except ValueError as error:
+        raise ValueError("must be an address or a network, such as 10.1.0.0/16") from error
+    return value
+
+
 def _http(value: str) -> str:
     """Check an address for http or https; return it without a final slash.
 
@@ -237,6 +246,7 @@ def _number_as_text(value: object) -> object:
 # A setting of one of these types is checked, and possibly normalised, by the function named in it;
 # pydantic reports its `ValueError` as the problem of the setting.
 Bind = Annotated[str, AfterValidator(_bind)]
+NetworkName = Annotated[str, AfterValidator(_network)]
 EventName = Annotated[str, AfterValidator(_event)]
 HttpUrl = Annotated[str, AfterValidator(_http)]
 PrivateUrl = Annotated[str, AfterValidator(_private)]

@@ -175,6 +175,8 @@ class PeerIdentity:
     - ``revoked`` returns whether a certificate is revoked
     - ``handed_on`` returns whether a request says that another gateway of this node passes it on;
       its certificate may then be this node's
+    - ``needs_certificate``: whether every request needs a client certificate, as behind a proxy
+      that hands it on
     - ``own_pins``: pins of the public keys of this node's certificates; `Bearer.names` contains
       the pin of a certificate
     - ``open_paths``: paths that serve unknown nodes, to which no certificate is bound yet
@@ -187,6 +189,7 @@ class PeerIdentity:
     former: Callable[[str], Route | None]
     revoked: Callable[[Bearer], bool] = _never
     handed_on: Callable[[Scope], bool] = _never
+    needs_certificate: bool = False
     own_pins: frozenset[str] = frozenset()
     open_paths: frozenset[str] = frozenset()
     unproven_entry: Callable[[str], Route | None] = _no_entry
@@ -198,7 +201,8 @@ class PeerIdentity:
     ) -> None:
         """Raise `NotAllowed` unless a request may speak for all nodes that it claims as its sender.
 
-        Reasons: OWN_NODE_ID, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH, SENDER_UNPROVEN.
+        Reasons: OWN_NODE_ID, CERTIFICATE_MISSING, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH,
+        SENDER_UNPROVEN.
         """
         claims = set(claimed)
         if self.node in claims and scope["path"] != _HELLO:
@@ -207,6 +211,12 @@ class PeerIdentity:
         certificate = client_certificate(scope)
         if certificate is not None:
             self._check_certificate(scope, claims, certificate)
+        elif self.needs_certificate:
+            text = (
+                "the request brings no readable client certificate: requests reach this node "
+                "through its reverse proxy, which hands the certificate on"
+            )
+            raise NotAllowed(text, reason="CERTIFICATE_MISSING")
         self._check_routes(scope, claims)
 
     def _check_routes(self, scope: Scope, claims: set[str]) -> None:

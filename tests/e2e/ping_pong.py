@@ -4,6 +4,7 @@ It runs as a container: all values come from its environment. A request without 
 repeated under the same id, so that no message is lost or comes twice. Parameters:
 
 * ``rounds``: how many numbers go to the host and back
+* ``size``: the bytes of each message, which is padded with blanks
 * ``rpc``: whether the host speaks gRPC
 * ``may_read``: a file; the host reads once it exists, and the guest exits after it sent its numbers
 """
@@ -118,7 +119,8 @@ if role == "host.0" and environment.get(f"{PARAMETER}rpc") == "True":
 
 
 def send(number: int) -> None:
-    payload = base64.b64encode(str(number).encode()).decode()
+    text = str(number).ljust(size)
+    payload = base64.b64encode(text.encode()).decode()
     call(
         "push",
         peer_node,
@@ -159,6 +161,7 @@ def play_one_way(rounds: int, may_read: str) -> None:
         receive()
 
 
+size = int(environment.get(f"{PARAMETER}size", 0))
 rounds = int(environment[f"{PARAMETER}rounds"])
 may_read = environment.get(f"{PARAMETER}may_read", "")
 if may_read:
