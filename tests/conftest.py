@@ -163,6 +163,7 @@ LONGEST = (
     # builds an image that others use, too, and has a machine of the cluster to itself
     "e2e/test_node_in_cluster.py",
     "e2e/test_fate_flow.py",
+    "conformance/platforms/test_fate_flow.py",
     "console/test_browser.py",
     "e2e/test_training.py",
     "e2e/test_kubernetes.py",

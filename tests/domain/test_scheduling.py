@@ -274,13 +274,38 @@ DUE: dict[str, DueCase] = {
             12: [POLL_1],
         },
     ),
-    "a lost start is followed by a poll": DueCase(
+    "a lost start is followed by a poll soon": DueCase(
         job=ONLY_N1,
         steps=[0, lose_response(A1, 1)],
+        due={
+            1.1: [],
+            1.2: [POLL_1],
+        },
+    ),
+    "a lost start that may still arrive is not repeated": DueCase(
+        job=ONLY_N1,
+        steps=[
+            0,
+            lose_response(A1, 1),
+            2,
+            replace(TASK_UNKNOWN, at=at(2.1)),
+        ],
         due={
             11.9: [],
             12: [POLL_1],
         },
+    ),
+    "a lost start that cannot arrive any more is repeated": DueCase(
+        job=ONLY_N1,
+        steps=[
+            0,
+            lose_response(A1, 1),
+            2,
+            replace(TASK_UNKNOWN, at=at(2.1)),
+            12,
+            TASK_UNKNOWN,
+        ],
+        due={13: [A1]},
     ),
     "a start that was never sent is repeated": DueCase(
         job=ONLY_N1,

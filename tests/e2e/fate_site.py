@@ -52,7 +52,7 @@ class FateSite:
 
     def __enter__(self) -> "FateSite":
         self.port, grpc_port = free_ports(2)
-        self._install(grpc_port)
+        self.install(grpc_port)
         environment = os.environ | {
             "PYTHONPATH": str(self.home / "python"),
             "PYTHONWARNINGS": "ignore",
@@ -79,7 +79,7 @@ class FateSite:
         self.process.kill()  # it cannot be asked to end
         self.process.wait()
 
-    def _install(self, grpc_port: int) -> None:
+    def install(self, grpc_port: int) -> None:
         """Lay out the package as FATE deploys it, and configure it as a site's people do."""
         packages = next((HOME / "lib").glob("python3*/site-packages"))
         for name in ("fate_flow", "ofx"):
@@ -98,10 +98,10 @@ class FateSite:
         (self.home / "python/one_at_a_time.py").write_text(HOOK)
         file = self.home / "conf/service_conf.yaml"
         config = yaml.safe_load(file.read_text())
-        self._configure(config, grpc_port)
+        self.configure(config, grpc_port)
         file.write_text(yaml.safe_dump(config))
 
-    def _configure(
+    def configure(
         self,
         config: dict[str, Any],
         grpc_port: int,

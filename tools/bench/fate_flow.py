@@ -34,8 +34,8 @@ _END_IMMEDIATELY = "#!/bin/sh\nexit 0\n"
 class _SiteAlone(FateSite):
     """A site that plays all parties of its jobs itself, so that it needs no partner."""
 
-    def _configure(self, config: dict[str, Any], grpc_port: int) -> None:
-        super()._configure(config, grpc_port)
+    def configure(self, config: dict[str, Any], grpc_port: int) -> None:
+        super().configure(config, grpc_port)
         config["default_engines"]["federation"] = "standalone"
         config["authentication"]["site"] = False
 

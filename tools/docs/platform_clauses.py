@@ -1,9 +1,16 @@
 """``docs/platform-conformance.md``: the check of a platform, and every clause that it tries."""
 
+import json
+from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 
 from gateway.conformance.platforms.clauses import Clause, clauses
+from gateway.conformance.platforms.findings import Verdict
 from tools.docs import code, table
+
+# The report of a live FATE-Flow, which the tests compare with a new one.
+_RECORDED = Path(__file__).parents[2] / "tests/conformance/platforms/recorded/fate_flow_2.2.0.json"
 
 _LAYERS = {
     "C": {"en": "Control layer", "zh": "控制层"},
@@ -23,12 +30,25 @@ _LEVELS = {
 
 def page(language: str) -> str:
     """Return the page in English (en) or Chinese (zh)."""
-    intro = files(__package__).joinpath(f"platform_conformance.{language}.md")
-    sections = [intro.read_text(encoding="utf-8").rstrip()]
+    sections = [_introduction(language)]
     for prefix, title in _LAYERS.items():
         of_layer = [clause for clause in clauses() if clause.id.startswith(f"{prefix}-")]
         sections.append(f"### {title[language]}\n\n{_clause_table(of_layer, language)}")
     return "\n\n".join(sections) + "\n"
+
+
+def _introduction(language: str) -> str:
+    """Return the page's beginning with the counts of the reports so far."""
+    file = files(__package__).joinpath(f"platform_conformance.{language}.md")
+    text = file.read_text(encoding="utf-8").rstrip()
+    recorded = json.loads(_RECORDED.read_text(encoding="utf-8"))["counts"]
+    ours = {str(Verdict.HOLDS): len(clauses())}
+    return text.replace("{ours}", _counts(ours)).replace("{fate}", _counts(recorded))
+
+
+def _counts(by_verdict: Mapping[str, int]) -> str:
+    """Return the number of clauses with each verdict, as cells of a table."""
+    return " | ".join(str(by_verdict.get(verdict, 0)) for verdict in Verdict)
 
 
 def _clause_table(of_layer: list[Clause], language: str) -> str:

@@ -162,7 +162,7 @@ def _task_poll(
     part: NodeTask,
     timing: Timing,
 ) -> ToDo:
-    """Yield the next poll of a node's part, not before the part's start has certainly arrived.
+    """Yield the next poll of a node's part, not before the part's start may have arrived.
 
     The poll asks for the states of the roles that have not ended. Polls are repeated even after a
     response.
@@ -175,8 +175,19 @@ def _task_poll(
         timing.call_deadline,
         repeats=True,
     )
-    start_arrived_by = _arrived_by(part, timing)
-    yield from _not_before(start_arrived_by, polls)
+    yield from _not_before(_first_poll_at(part, timing), polls)
+
+
+def _first_poll_at(part: NodeTask, timing: Timing) -> datetime:
+    """Return when a node's part may be polled first.
+
+    After a connection that broke without a response, that is the pause before a retry: the node
+    often has the task. A node that does not know it then may still get the start
+    (`responses.start_again`).
+    """
+    if part.start.state is CallState.LOST:
+        return part.start.due_at or EARLIEST
+    return arrived_by(part, timing)
 
 
 def _task_stop(
@@ -196,11 +207,11 @@ def _task_stop(
         return
     stop = StopTaskAt(part.node, task.name, task.attempt)
     stops = when_due(part.stop, stop, timing.call_deadline)
-    start_arrived_by = _arrived_by(part, timing)
+    start_arrived_by = arrived_by(part, timing)
     yield from _not_before(start_arrived_by, stops)
 
 
-def _arrived_by(part: NodeTask, timing: Timing) -> datetime:
+def arrived_by(part: NodeTask, timing: Timing) -> datetime:
     """Return when the start of a node's part is no longer on its way; `EARLIEST` if it has arrived.
 
     A start without a response may arrive until its deadline, `Timing.call_deadline`, is over.

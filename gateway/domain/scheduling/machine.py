@@ -184,7 +184,7 @@ def _with_event(
         case messages.Delayed():
             return responses.delay(job, event)
         case messages.TaskUnknown():
-            return responses.start_again(job, event)
+            return responses.start_again(job, event, timing)
         case messages.TaskReported():
             return reports.record_status(job, event, timing)
         case messages.RoleNotPlayed():

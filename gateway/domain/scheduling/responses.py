@@ -8,6 +8,7 @@ from gateway.domain.job import Acceptance, Job, NodeTask, Task
 from gateway.domain.records import replace
 from gateway.domain.scheduling import messages
 from gateway.domain.scheduling.agenda import (
+    arrived_by,
     call_of,
     is_claimed,
     of_this_attempt,
@@ -436,16 +437,25 @@ def delay(job: Job, event: messages.Delayed) -> Job:
     return with_call(job, request, withdrawn)
 
 
-def start_again(job: Job, event: messages.TaskUnknown) -> Job:
+def start_again(
+    job: Job,
+    event: messages.TaskUnknown,
+    timing: Timing,
+) -> Job:
     """Repeat the start of a task that its node does not know.
 
-    After `_MAX_UNKNOWNS` such responses the node's part of the task fails. The start of a task that
-    is being stopped is not repeated.
+    A lost start that may still arrive is not repeated: the node is polled again once it cannot
+    arrive any more. After `_MAX_UNKNOWNS` such responses the node's part of the task fails. The
+    start of a task that is being stopped is not repeated.
     """
     request = event.request
     job = mark_reached(job, request.node)
     task = job.tasks[request.task]
     part = task.nodes[request.node]
+    last_arrival = arrived_by(part, timing)
+    if _sent_at(part.poll) < last_arrival:
+        next_poll = Call(due_at=last_arrival)
+        return job.with_part(task.name, replace(part, poll=next_poll))
     part = replace(
         part,
         unknowns=part.unknowns + 1,

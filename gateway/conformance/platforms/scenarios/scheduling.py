@@ -46,6 +46,8 @@ _FIRST, _SECOND = "probe_1", "probe_2"
 _LEAST_MILLISECONDS = 10**12
 _TASK_COUNT = 2  # of the sample jobs
 _STATUS_PAUSE = 0.3  # seconds between two requests for a job's state
+_MOST_REPORTS = 4  # attempts to report a state
+_REPORT_PAUSE = 0.5  # seconds between them
 
 
 @dataclass
@@ -358,8 +360,9 @@ def ends_a_job_with_a_refused_task(trial: Trial) -> Finding:
 def survives_a_lost_response(trial: Trial) -> Finding:
     """The party closes the connection once instead of answering a task's start."""
     Party(trial.partner).play()
-    trial.partner.answer(START_TASK, _HangsUpOnce())
-    job = _submit(trial, _chain(trial))
+    body = _chain(trial)
+    trial.partner.answer(START_TASK, _HangsUpOnce(body["job_id"]))
+    job = _submit(trial, body)
     _assume_scheduled(job)
     _task_start(trial, job, _FIRST)
     _wait_for_end(trial, job)
@@ -381,15 +384,18 @@ def survives_a_lost_response(trial: Trial) -> Finding:
 
 
 class _HangsUpOnce:
-    """Closes the connection of the first request, and accepts the further ones."""
+    """Closes the connection of a job's first request, and accepts all others."""
 
-    def __init__(self) -> None:
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
         self._is_first = True
 
-    def __call__(self, _: Received) -> Reply:
+    def __call__(self, request: Received) -> Reply:
         """Answer a request."""
-        is_first, self._is_first = self._is_first, False
-        return Reply(hangs_up=is_first)
+        hangs_up = self._is_first and request.names("job_id", self._job_id)
+        if hangs_up:
+            self._is_first = False
+        return Reply(hangs_up=hangs_up)
 
 
 @tries("C-3.9-takes-reports")
@@ -397,7 +403,7 @@ def takes_reports(trial: Trial) -> Finding:
     """A job with ``sync_type: callback``: the party reports, and the job ends."""
     _, job = _scheduled(trial, {_FIRST: "RUNNING", _SECOND: "RUNNING"}, sync_type="callback")
     for name in (_FIRST, _SECOND):
-        response = _report(trial, _task_start(trial, job, name), "SUCCESS")
+        response = _report_until_taken(trial, _task_start(trial, job, name))
         demand(response.succeeded, f"task/callback is refused: {response.summary}")
     try:
         _wait_for_end(trial, job)
@@ -417,6 +423,19 @@ def ignores_late_reports(trial: Trial) -> Finding:
     after = trial.job_status(job.job_id).value("status")
     demand(after == before, f"a late report changes the states of an ended job to {after}")
     return holds(f"a late report changes nothing ({response.summary})")
+
+
+def _report_until_taken(trial: Trial, start: Received) -> Answer:
+    """Report a task's success, again if it is refused; return the last response.
+
+    A node may refuse a report that comes while it records the response to the task's start.
+    """
+    for _ in range(_MOST_REPORTS):
+        response = _report(trial, start, "SUCCESS")
+        if response.succeeded:
+            break
+        time.sleep(_REPORT_PAUSE)
+    return response
 
 
 def _report(trial: Trial, start: Received, state: str) -> Answer:
