@@ -54,7 +54,8 @@ def outputs(node: Client, job_id: options.JobId) -> Output:
         "there": "there",
         "content": _output_value,
     }
-    listing(response, "outputs", columns, title=f"outputs of {job_id} here")
+    title = f"outputs of {job_id} here"
+    listing(response, "outputs", columns, title=title, dispensable=("content",))
 
 
 def _output_value(output: Mapping[str, Any]) -> str:

@@ -25,6 +25,11 @@ _FREE_EDGE = 2  # positions at the right edge of the terminal that no table uses
 # A column of Chinese text is not made narrower than this. Such a text has no spaces and may be
 # folded anywhere.
 _LEAST_CHINESE_WIDTH = 12
+# A table of more rows is never printed as a table for each row, which would be hundreds of lines.
+_MOST_ROW_TABLES = 3
+# Width to which words are folded in such a table, except in its first column: that of a node's id.
+_FOLDED_WIDTH = 18
+_MOST_NAMES = 6  # of hidden columns that are named
 # An ASCII word, or a run of Chinese characters.
 _WORD = re.compile("([!-~]+)|([\u2e80-\uffff]+)")
 _REMEDY = "what to do"  # heading of the column with remedies
@@ -190,9 +195,10 @@ def table(
 ) -> None:
     """Print a table as wide as the terminal, in a pipe as wide as COLUMNS, without empty columns.
 
-    Long cells are folded between words. If the terminal is too narrow for that, each row becomes a
-    table of its own, without empty cells. Remedies that do not fit are printed below the table, so
-    that commands can be copied whole.
+    Long cells are folded between words. If the terminal is too narrow for that, each of at most
+    `_MOST_ROW_TABLES` rows becomes a table of its own, without empty cells. With more rows, words
+    are folded, too, and the last columns left out. Remedies that do not fit are printed below the
+    table, so that commands can be copied whole.
 
     - ``dispensable``: columns to leave out, in this order, until the rest fits
     - ``red``: texts of cells that a terminal shows in red
@@ -201,10 +207,14 @@ def table(
         say(title)
     filled = _filled_columns(columns, rows, red)
     fitting = _without_dispensable(filled, dispensable)
-    _print_columns(fitting)
-    hidden_count = len(filled) - len(fitting)
-    if hidden_count:
-        say(f"and {counted(hidden_count, 'column')} more: --json has all", err=True)
+    printed = _print_columns(fitting)
+    hidden = [column.heading for column in filled if column.name not in printed]
+    if hidden:
+        names = ", ".join(hidden[:_MOST_NAMES])
+        if len(hidden) > _MOST_NAMES:
+            names += ", …"
+        hidden_columns = counted(len(hidden), "column")
+        say(f"{hidden_columns} hidden ({names}): a wider terminal or --json shows all", err=True)
 
 
 def _filled_columns(
@@ -274,11 +284,11 @@ def _console() -> Any:
 # ---------------------------------------------------------------- layout
 
 
-def _print_columns(columns: Sequence[_ColumnTexts]) -> None:
-    """Print columns in one of three layouts.
+def _print_columns(columns: Sequence[_ColumnTexts]) -> set[str]:
+    """Print columns in one of four layouts; return the names of those that are printed.
 
-    One table, with folded cells if need be; the same with the remedies below it; or a table for
-    each row, if the columns are too many.
+    One table, with folded cells if need be; the same with the remedies below it; a table for each
+    row, if the columns are too many; or with many rows, a table of the first columns.
     """
     room = _room(columns)
     is_too_wide = _total_width(columns) > room
@@ -286,17 +296,32 @@ def _print_columns(columns: Sequence[_ColumnTexts]) -> None:
         if index > 0 and column.name == _REMEDY and _belongs_below(column, is_too_wide):
             # This call does not call itself again: its columns have no remedies.
             without_remedies = [*columns[:index], *columns[index + 1 :]]
-            _print_columns(without_remedies)
+            printed = _print_columns(without_remedies)
             _print_remedies(without_remedies, column)
-            return
+            return printed | {_REMEDY}
     if len(columns) <= 2:  # a table for each row has two columns itself and gains nothing
         _print_grid(columns)
-        return
+        return {column.name for column in columns}
     widths = _narrowed_widths(columns, room)
     if sum(widths) <= room:
         _print_grid(columns, widths)
-    else:
+    elif len(columns[0].texts) <= _MOST_ROW_TABLES:
         _print_row_tables(columns)
+    else:
+        return _print_first_columns(columns)
+    return {column.name for column in columns}
+
+
+def _print_first_columns(columns: Sequence[_ColumnTexts]) -> set[str]:
+    """Print one table of as many columns as fit with folded words; return their names."""
+    fitting = list(columns)
+    while True:
+        room = _room(fitting)
+        widths = _narrowed_widths(fitting, room, _FOLDED_WIDTH)
+        if sum(widths) <= room or len(fitting) <= 2:
+            _print_grid(fitting, widths)
+            return {column.name for column in fitting}
+        fitting.pop()
 
 
 def _belongs_below(remedies: _ColumnTexts, is_too_wide: bool) -> bool:
@@ -325,14 +350,18 @@ def _print_remedies(columns: Sequence[_ColumnTexts], remedies: _ColumnTexts) -> 
         say(line)
 
 
-def _narrowed_widths(columns: Sequence[_ColumnTexts], room: int) -> list[int]:
+def _narrowed_widths(
+    columns: Sequence[_ColumnTexts],
+    room: int,
+    longest_word: int = FULL_ID,
+) -> list[int]:
     """Return widths whose sum is at most ``room``, or a larger sum if words would be cut.
 
     The widest columns are narrowed first, down to their least widths. The first column, which
-    names the row, keeps up to half of the room.
+    names the row, keeps up to half of the room. Words beyond ``longest_word`` may be cut.
     """
     widths = [column.width for column in columns]
-    least_widths = [column.least_width for column in columns]
+    least_widths = [min(column.least_width, longest_word) for column in columns]
     least_widths[0] = max(
         least_widths[0],
         min(widths[0], room // 2),

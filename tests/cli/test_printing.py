@@ -199,7 +199,7 @@ def test_equal_advice_for_several_checks_is_printed_once(responses):
     for name in "xyz":
         check = {
             "check": "components",
-            "standing": "warning",
+            "standing": "problem",
             "about": f"config.task_params.common.a.{name}",
             "found": "",
             "cause": "is odd " * 9,
@@ -207,14 +207,45 @@ def test_equal_advice_for_several_checks_is_printed_once(responses):
         }
         checks.append(check)
     responses["POST /api/v1/jobs/plan"] = {
-        "good": True,
-        "verdict": "No obstacle found, 3 warnings: read them before you submit.",
-        "warning_count": 3,
+        "good": False,
+        "verdict": "This job would fail: 3 problems.",
+        "warnings": [],
         "nodes": [{"node": "n1", "parties": [], "checks": checks}],
     }
     printed = call("job", "plan", "-", "--url", NOBODY, input="{}").output
     assert printed.count("correct it " * 4) == 1
-    assert "No obstacle found, 3 warnings: read them before you submit." in printed
+    assert "This job would fail: 3 problems." in printed
+
+
+def test_a_plan_prints_each_warning_once_with_its_nodes_and_advice(responses):
+    path = "config.task_params.common.a.x"
+    check = {
+        "check": "components",
+        "standing": "warning",
+        "about": path,
+        "found": "",
+        "cause": "is odd",
+        "remedy": "make it even",
+    }
+    warning = {
+        "nodes": ["n1", "n2"],
+        **check,
+    }
+    plans = [{"node": node, "parties": [], "checks": [check]} for node in ("n1", "n2")]
+    responses["POST /api/v1/jobs/plan"] = {
+        "good": True,
+        "verdict": "No obstacle found, 1 warning: read them before you submit.",
+        "warnings": [warning],
+        "nodes": plans,
+    }
+    lines = call("job", "plan", "-", "--url", NOBODY, input="{}").output.splitlines()
+    start = lines.index("1 warning")
+    assert lines[start + 1 : start + 4] == [
+        f"  {path} (n1, n2)",
+        "    is odd",
+        "    → make it even",
+    ]
+    assert lines.count("    is odd") == 1
 
 
 @pytest.mark.parametrize(
@@ -233,7 +264,12 @@ def test_a_plan_ends_with_the_step_that_fits_it(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my job.json").write_text("{}")
-    responses["POST /api/v1/jobs/plan"] = {"good": is_good, "verdict": "", "nodes": []}
+    responses["POST /api/v1/jobs/plan"] = {
+        "good": is_good,
+        "verdict": "",
+        "warnings": [],
+        "nodes": [],
+    }
     printed = call("job", "plan", "my job.json", "--url", NOBODY).output
     assert next_step in printed
 

@@ -68,8 +68,8 @@ def test_a_table_is_as_wide_as_the_environment_says(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("width", "columns", "note"),
     [
-        ("72", 3, "and 2 columns more: --json has all\n"),
-        ("80", 4, "and 1 column more: --json has all\n"),
+        ("72", 3, "2 columns hidden (deadline, relay): a wider terminal or --json shows all\n"),
+        ("80", 4, "1 column hidden (deadline): a wider terminal or --json shows all\n"),
         ("90", 5, ""),
     ],
 )
@@ -115,8 +115,11 @@ def test_a_wide_table_shows_the_columns_that_fit(capsys):
     for line in lines:
         assert NODE_ID in line
         assert len(line) <= 80
-    assert printed.err == "and 8 columns more: --json has all\n"
-    assert translate(printed.err, "zh") == "另有 8 列：--json 输出全部\n"
+    assert printed.err == (
+        "8 columns hidden (area_error_2, area_error_3, area_error_4, area_error_5, area_error_6, "
+        "area_error_7, …): a wider terminal or --json shows all\n"
+    )
+    assert translate(printed.err, "zh").startswith("未显示 8 列（area_error_2, ")
 
 
 def test_the_note_about_rows_that_are_not_shown_is_translated():
@@ -129,6 +132,33 @@ def test_a_wide_table_without_dispensable_columns_is_a_line_per_cell(capsys):
     table("", columns, [[NUMBER] * 12] * 2)
     cells = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert cells.count(["area_error_9", "│", NUMBER]) == 2
+
+
+def test_many_rows_are_one_table_of_the_columns_that_fit(capsys):
+    columns = [f"area_error_{number}" for number in range(10)]
+
+    table("", columns, [[NUMBER] * 10] * 4)
+
+    printed = capsys.readouterr()
+    heading, _, *lines = printed.out.splitlines()
+    assert heading.split("┃")[0].strip() == "area_error_0"
+    assert "area_error_2" in heading
+    assert sum(line.startswith(NUMBER) for line in lines) == 4
+    assert max(map(len, lines)) <= 80
+    assert "area_error_9" not in printed.out
+    assert printed.err.startswith("7 columns hidden (area_error_3, area_error_4, ")
+
+
+def test_long_words_of_many_rows_are_folded_before_a_column_is_hidden(capsys):
+    path = "config.task_params.common.hetero_secureboost_1.objective_param"
+    row = ["components", path, "PROBLEM", path]
+
+    table("", ["check", "of", "result", "found"], [row] * 4)
+
+    printed = capsys.readouterr()
+    assert printed.out.count("PROBLEM") == 4
+    assert max(map(len, printed.out.splitlines())) <= 80
+    assert printed.err == ""
 
 
 def test_one_dispensable_column_stays_whatever_its_width(capsys):
