@@ -8,10 +8,10 @@ import pytest
 from gateway.domain.job import Job
 from gateway.domain.scheduling.machine import next_due, step
 from gateway.domain.scheduling.messages import TaskStopRequested
-from gateway.domain.spec import Failure
+from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
 from tests.builders import at
-from tests.domain.calls import A1, A2, A3, B2, C1, C2, POLL_1, POLL_2, S1, S2, S3
+from tests.domain.calls import A1, A2, A3, B2, C1, C2, POLL_1, POLL_2, S1, S2, S3, X1, X2
 from tests.domain.scheduled_jobs import (
     A_RUNS_BEFORE_B,
     BEGUN,
@@ -336,3 +336,27 @@ def test_the_silence_of_a_node_ends_with_the_task_that_was_to_start_there():
     assert job.nodes["n2"].unreachable_since is None
     job, _ = step(job, at(5000))
     assert job.ending is None
+
+
+ALL_SUCCEED: list[Step] = [1, *(report_task(SUCCESS, node) for node in ("n1", "n2"))]
+
+
+def test_a_success_is_visible_before_the_partner_has_answered_its_stop():
+    job = play(running_job(), AcceptAll(0), *ALL_SUCCEED, 2)
+    assert not ended(JOB, job.status)
+
+    job = play(job, accept(X1, 2))
+
+    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.SUCCEEDED)
+    assert job.nodes["n2"].stop.state is CallState.SENT
+    assert step(play(job, lose_response(X2, 3)), at(60))[1] == [X2]
+
+
+def test_a_failure_is_visible_only_once_every_node_has_stopped():
+    reports = [report_task(FAILED), report_task(SUCCESS, "n1")]
+    job = play(running_job(), AcceptAll(0), 1, *reports, 2, accept(X1, 2))
+    assert not ended(JOB, job.status)
+
+    job = play(job, accept(X2, 3))
+
+    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED)

@@ -193,7 +193,7 @@ ENDING_MIXES = [mix for mix in MIXES if expected_end(mix)[1] is not None]
 
 
 @pytest.mark.parametrize("statuses", ENDING_MIXES, ids=mix_id)
-def test_the_end_and_full_progress_come_once_every_node_was_notified(
+def test_the_end_and_full_progress_wait_for_the_scheduling_nodes_stop(
     statuses: tuple[TaskStatus, ...],
 ):
     job = job_with_reports(statuses, stops_accepted=False)

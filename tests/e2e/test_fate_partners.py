@@ -75,7 +75,7 @@ def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_pa
                 "hetero_lr_1": {GUEST, HOST, ARBITER},
             }
             assert guest.outputs(job_id)["hetero_lr_1", "guest.0", "report0"]["there"]
-            assert host.job(job_id)["outcome"] == "SUCCEEDED"
+            assert host.wait_job(job_id)["outcome"] == "SUCCEEDED"
             wait_for(lambda: was_told_of_the_end(recorder), 20, about="the host is told of the end")
 
     about_job = [exchange for exchange in recorder.exchanges if job_id in json.dumps(exchange.body)]

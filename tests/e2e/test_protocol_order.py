@@ -72,6 +72,7 @@ def test_the_scheduler_on_a_third_node(tmp_path, register):
             job_id = guest.submit(two_task_job(register))
             job = guest.wait_job(job_id)
             assert job["scheduler"] == SCHEDULER
+            host.wait_job(job_id)  # the scheduling node does not wait for the parties
             told_to_stop = set()
             for exchange in recorder.exchanges:
                 if exchange.path == f"{CONTROL}/job/stop":

@@ -23,7 +23,7 @@ from gateway.domain.scheduling.messages import (
 )
 from gateway.domain.scheduling.reachability import gives_up_at
 from gateway.domain.spec import UNCERTAIN, Call, CallState, changed
-from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
+from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended
 from gateway.domain.timeouts import EARLIEST, Due, Timing, due_if_set, expiry, time_after, when_due
 
 ToDo = Iterator[Due[Command]]
@@ -324,8 +324,13 @@ def max_deferred(job: Job, request: Request) -> int:
     They are then stored in one write with the last outstanding response, which alone can move the
     job on and is stored immediately. For a request about a task, only the requests about the same
     task count. The responses to a task's start may all be stored later if all its nodes push their
-    states, as they are then not polled soon.
+    states, as they are then not polled soon. The end of a job that has succeeded waits for the stop
+    of the scheduling node alone, whose response is stored immediately.
     """
+    has_succeeded = job.ending is not None and job.ending.outcome is Outcome.SUCCEEDED
+    is_own_stop = isinstance(request, StopAt) and request.node == job.spec.scheduler
+    if has_succeeded and is_own_stop:
+        return 0
     records: Iterable[NodeJob | NodeTask] = job.nodes.values()
     if isinstance(request, TaskRequest):
         records = job.tasks[request.task].nodes.values()

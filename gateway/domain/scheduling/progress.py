@@ -39,7 +39,7 @@ def advance(job: Job, at: datetime) -> Job:
         for node in job.active:
             job = forget_idle_silence(job, node, open_requests(job))
         return job
-    may_end = all(_lets_job_end(node) for node in job.nodes.values())
+    may_end = all(_lets_job_end(node) for node in _awaited_nodes(job))
     if may_end and models.may_conclude(job, at):
         job = _conclude(job, job.ending.outcome, at)
     return job
@@ -281,6 +281,18 @@ def _denial(node: NodeJob) -> Failure | None:
             node.node,
         )
     return None
+
+
+def _awaited_nodes(job: Job) -> list[NodeJob]:
+    """Return the nodes whose stops an ending job waits for.
+
+    A job that has succeeded runs nowhere any more: only this node closes its own part first, and
+    the other nodes hear of the end meanwhile.
+    """
+    nodes = list(job.nodes.values())
+    if job.ending is None or job.ending.outcome is not Outcome.SUCCEEDED:
+        return nodes
+    return [node for node in nodes if node.node == job.spec.scheduler]
 
 
 def _lets_job_end(node: NodeJob) -> bool:
