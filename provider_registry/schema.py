@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -101,11 +102,16 @@ class Schema:
         return tuple(schema["properties"])
 
 
-def _load(name: str, covers: str) -> Schema:
-    """Read a schema that is shipped in this package; ``name`` is that of its file."""
-    document = json.loads(files("provider_registry").joinpath("schemas", name).read_text("utf-8"))
+def read_schema(file: Traversable, covers: str) -> Schema:
+    """Read a schema that is shipped in a package; ``covers``: see `Schema`."""
+    document = json.loads(file.read_text("utf-8"))
     expanded = _expand(document, document.get("$defs", {}))
-    return Schema(name, covers, document, expanded)
+    return Schema(file.name, covers, document, expanded)
+
+
+def _load(name: str, covers: str) -> Schema:
+    """Read a schema of this package; ``name`` is that of its file."""
+    return read_schema(files("provider_registry").joinpath("schemas", name), covers)
 
 
 def _expand(

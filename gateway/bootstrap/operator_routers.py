@@ -23,6 +23,7 @@ from gateway.admin import (
     models,
     outputs,
     overview,
+    partner_reports,
     providers,
     routes,
     streams,
@@ -32,6 +33,7 @@ from gateway.admin import (
 from gateway.admin import node as admin_node
 from gateway.admin.deps import provide, refuse_unknown_parameters
 from gateway.admin.job_view import JobServices
+from gateway.bootstrap.partner_reports import partner_report_services
 from gateway.bootstrap.peer_proof import listener_proof
 from gateway.bootstrap.peer_routers import SMALL_BODY, bounded
 from gateway.bootstrap.services import Services
@@ -148,6 +150,7 @@ def provide_services(
         services.engines.providers,
         route_services,
         application_services,
+        partner_report_services(services),
         _overview_services(services),
         tokens.TokenServices(registries.tokens, foundation.clock),
         services.runs.run_logs,
@@ -209,6 +212,7 @@ def _large_mounts(services: Services) -> list[Mounted]:
         Mounted(providers.router, body_bytes, checks=query_checks),
         Mounted(dry_run.router(A_JOB), body_bytes, checks=query_checks),
         Mounted(templates.router, body_bytes, checks=query_checks),
+        Mounted(partner_reports.router, body_bytes, checks=query_checks),
         # An import is limited by `ModelServices.max_archive`.
         Mounted(models.import_router, None, checks=query_checks),
     ]

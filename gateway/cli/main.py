@@ -368,7 +368,7 @@ _add_group(
 _add_group(
     "partner",
     "Become the partner of another node; contracts, and what partners apply for.",
-    loaded_from("partner"),
+    loaded_from("partner", "partner_reports"),
 )
 _add_group(
     "data",

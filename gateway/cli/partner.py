@@ -99,6 +99,15 @@ def accept(
             ),
         ),
     ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help=(
+                "Also keep this report of a check of the partner (peer check --report) with its "
+                "route; later: partner report."
+            )
+        ),
+    ] = None,
     ca: Annotated[Path | None, typer.Option(help=_AUTHORITY)] = None,
     certificate: Annotated[Path | None, typer.Option(help=_CERTIFICATE)] = None,
     key: Annotated[Path | None, typer.Option(help=_KEY)] = None,
@@ -110,6 +119,7 @@ def accept(
     The words are derived from both invitations: ids, addresses and keys. Compare them by telephone
     with a person whose voice or number you know. Needs the running node.
     """
+    from gateway.cli.partner_reports import keep_report, print_summary, read_report_of
     from gateway.identity.invitations import sealing_between, six_words
 
     our_invitation = _our_invitation(settings_of(config), address)
@@ -123,6 +133,9 @@ def accept(
             "update that node's gateway, or leave the option out"
         )
         raise CallFailed(text, EXIT_BAD_INPUT)
+    signed_report = None
+    if report is not None:
+        signed_report = read_report_of(report, node_id)
     with connect(config) as client:
         version = client.get("/api/v1/routes", limit=1)["version"]  # of the whole route table
         route = _route(client, node_id)
@@ -159,15 +172,21 @@ def accept(
             body,
             query={"version": version},  # refused if the routes have changed since
         )
+        stored_report = None
+        if signed_report is not None:
+            stored_report = keep_report(client, node_id, signed_report)
     yield {
         "node": node_id,
         "words": words,
         "version": response["version"],
+        "report": stored_report,
     }
     say(f"{node_id} is a partner now, and must sign its requests; the words: {words}")
     say(_sealing_note(values.get("sealing", "")))
     if seal_control:
         say("control requests are sealed end to end, too")
+    if stored_report is not None:
+        print_summary(stored_report)
     say(f"next: bfia-gateway route test {node_id}, once the partner has accepted, too")
 
 

@@ -414,7 +414,7 @@ def _write_reports(
 
 def _verify(file: Path) -> Output:
     """Verify a report's signature; print its key and verdicts."""
-    from gateway.conformance.platforms.report import read_report
+    from gateway.conformance.platforms.reading import read_report
 
     try:
         report = read_report(read_object(file))

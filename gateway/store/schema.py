@@ -541,6 +541,17 @@ template = _table(
     _required("job", Json),
 )
 
+# The newest report of a check of each partner's platform, as it was signed (envelope), and what it
+# says in short (summary).
+platform_report = _table(
+    "platform_report",
+    _key("node", Id),
+    _required("author", CutName),
+    _required("stored_at", Moment),
+    _required("summary", LongText),
+    _required("envelope", Json),
+)
+
 # Signatures of requests while they are valid, with an id of the request that used each: a signature
 # is valid for one request only. In the database the table has an older name.
 used_signature = _table(

@@ -15,6 +15,7 @@ from gateway.domain.models import Kept, ModelPart, PartyModel
 from gateway.identity.keys import Keyring
 from gateway.store.models import SqlModels
 from tests.cleaning.ended import left_behind, logs_of, store_running_job
+from tests.conformance.platforms.reports import report_content, signed_report
 from tests.console.person import Person, open_tab
 from tests.domain.test_applications import an_application
 from tests.e2e import jobs
@@ -445,6 +446,22 @@ def test_a_partner_shows_its_permits_and_what_it_offers(browser, world):
     person.press("test")
     last_step = person.cell("way back", exact=False)
     expect(last_step).to_be_visible()
+
+
+def test_a_partner_shows_when_it_was_checked_and_what_deviates(browser, world):
+    node = world.node(NodeSetup(routes={PEER: UNREACHABLE}))
+    person = open_page(browser, node, f"partners/{PEER}")
+    expect(person.page.get_by_text("No report is stored.")).to_be_visible()
+    envelope = signed_report(report_content(PEER))
+    node.request("PUT", f"/api/v1/partner-reports/{PEER}", json=envelope)
+    person.page.reload()
+
+    expect(person.page.get_by_text("Checked on 2026-03-04, 2 deviations")).to_be_visible()
+    person.press("show clauses")
+    person.sees_cell("Answer 0; 200 is the code of version 1.0.")
+    person.press("delete")
+    person.dialog.get_by_role("button", name=person.say("yes")).click()
+    expect(person.page.get_by_text("No report is stored.")).to_be_visible()
 
 
 # ---------------------------------------------------------------- models

@@ -17,6 +17,7 @@ from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result
 from tests.certificates import Authority
 from tests.cli import call, call_node
+from tests.conformance.platforms.reports import report_content, signed_report
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ME, PEER, Node, ask, serving
 
@@ -384,3 +385,45 @@ def test_the_address_of_an_invitation_needs_a_scheme(config):
     )
     assert refused.exit_code == 2
     assert "must begin with https:// or http://" in refused.stderr
+
+
+# ---------------------------------------------------------------- a report of the partner's check
+
+
+def test_an_invitation_is_accepted_with_the_report_of_a_check(tmp_path, keys):
+    invitation = tmp_path / "theirs.json"
+    report = tmp_path / "report.json"
+    write_invitation(invitation, PEER, "https://theirs", keys[0])
+    with new_node(tmp_path / "me", ME) as (config, node):
+        command = [
+            "partner",
+            "accept",
+            str(invitation),
+            "--address",
+            "https://me",
+            "--yes",
+            "--report",
+            str(report),
+            "--config",
+            str(config),
+        ]
+        write_report(report, ME)
+        refused = call(*command)
+        assert refused.exit_code == EXIT_BAD_INPUT
+        assert "is another node" in refused.stderr
+        assert node.routes.table.routes == {}
+
+        write_report(report, PEER)
+        done = call(*command)
+        assert done.exit_code == 0
+        assert "checked on 2026-03-04, 2 deviations" in done.stdout
+        page = node.get("/api/v1/partner-reports").json()
+        (stored,) = page["reports"]
+        assert stored["node"] == PEER
+
+
+def write_report(file, node_id):
+    """Write a signed report about a node."""
+    content = report_content(node_id)
+    envelope = signed_report(content)
+    file.write_text(json.dumps(envelope))

@@ -1,26 +1,18 @@
-"""The report of a check as JSON, signed, and read back."""
+"""The report of a check as JSON, signed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from gateway.conformance.platforms.check import CheckResult, Judgement
 from gateway.conformance.platforms.findings import Exchange, Verdict
+from gateway.conformance.platforms.reading import FORMAT, KIND
 from gateway.domain.spec import NodeId
 from gateway.identity.signers import Signer
-from gateway.identity.statements import (
-    Envelope,
-    UnknownKey,
-    open_envelope,
-    read_unverified,
-    sign_statement,
-)
+from gateway.identity.statements import Envelope, sign_statement
 from gateway.version import VERSION
 
-# The media type that is signed together with a report.
-KIND = "application/vnd.bfia-gateway.platform-report+json"
-FORMAT = 1  # version of the report's form
 _LONGEST_BODY = 4096  # bytes of a body that a report repeats
 _MOST_EXCHANGES = 20  # of one clause; the first ones
 # Beginnings of the headers that a report keeps: the standard's, and the form of the body.
@@ -114,28 +106,3 @@ def _beginning(content: bytes) -> str:
 def sign_report(signer: Signer, report: Mapping[str, Any]) -> Envelope:
     """Return a report in a signed envelope. Raises `SigningFailed`."""
     return sign_statement(signer, KIND, {**report, "key": signer.public})
-
-
-@dataclass(frozen=True)
-class ReadReport:
-    """A report that was read from its envelope."""
-
-    content: dict[str, Any]
-    key: str  # the public key that has signed it
-
-
-def read_report(envelope: Any, trusted_keys: Sequence[str] = ()) -> ReadReport:
-    """Return a report whose signature is right.
-
-    Without ``trusted_keys``, any key will do: the reader must know its owner. Raises `ValueError`
-    for a wrong signature and for any other value.
-    """
-    content, _ = read_unverified(envelope, KIND)
-    keys = list(trusted_keys) or [str(content.get("key", ""))]
-    try:
-        verified, key = open_envelope(envelope, KIND, keys)
-    except UnknownKey as error:
-        raise ValueError(f"{error}, which is none of the trusted keys") from None
-    if verified.get("format") != FORMAT or not isinstance(verified.get("clauses"), list):
-        raise ValueError(f"it is not a report of form {FORMAT}")
-    return ReadReport(verified, key)

@@ -25,6 +25,7 @@ const STATES_BY_TONE = {
   bad: [
     "silent",
     "FAILED",
+    "fails",
     "REJECTED",
     "STOPPED",
     "failed",
@@ -33,7 +34,7 @@ const STATES_BY_TONE = {
     "TERMINATED",
     "revoked",
   ],
-  wait: ["PENDING", "WAITING", "APPLIED", "waits", "warning", "unknown"],
+  wait: ["PENDING", "WAITING", "APPLIED", "waits", "warning", "unknown", "deviates"],
   "": [
     "unchanged",
     "not deployed",

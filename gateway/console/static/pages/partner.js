@@ -7,6 +7,7 @@ import { apiWord, translate } from "../language.js";
 import { buttonLink, datasetLink } from "../links.js";
 import { hasRole } from "../roles.js";
 import { badge, card, code, dataTable, expiryBadge, facts, hint, row, table } from "../widgets.js";
+import { reportCard } from "./partner_report.js";
 import { testButton } from "./routes.js";
 
 const DAY_MS = 86_400_000;
@@ -18,10 +19,11 @@ const OFFERS = {
 };
 
 export async function fillPage(body, { session, ids: [node], reload }) {
-  const [{ route }, applications, grants] = await Promise.all([
+  const [{ route }, applications, grants, reports] = await Promise.all([
     get(`/api/v1/routes/${segment(node)}`),
     getAll("/api/v1/applications", "applications", { partner: node }),
     getAll("/api/v1/dataset-grants", "grants", { node }),
+    getAll("/api/v1/partner-reports", "reports", { node }),
   ]);
   const test = h("div");
   append(
@@ -41,6 +43,7 @@ export async function fillPage(body, { session, ids: [node], reload }) {
       ),
     ),
     test,
+    reportCard(reports[0], session, reload),
     card("contracts and permits", applicationTable(applications, session, reload)),
     card("grants to it", grantTable(grants)),
     offersCard(node, hasRole(session)),
