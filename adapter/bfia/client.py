@@ -40,7 +40,7 @@ from gateway.identity.keys import KeyPair
 from gateway.identity.seals import Seals
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport
 from gateway.runtime.context import Exchange, traced
-from gateway.runtime.trials import Step
+from gateway.runtime.trials import Observe, Step, ignore
 from route_table.live import LiveRoutes
 from route_table.model import Route, UnknownNode
 from route_table.proof import ListenerProof
@@ -622,8 +622,11 @@ class BfiaProtocol:
             return PROFILES["spec"]
         return PROFILES.get(route.profile, PROFILES["spec"])
 
-    def try_route(self, node: NodeId) -> list[Step]:
-        """Test the route to a node in both directions."""
+    def try_route(self, node: NodeId, observe: Observe = ignore) -> list[Step]:
+        """Test the route to a node in both directions.
+
+        ``observe`` is called with each step once it was taken.
+        """
         return try_route(
             self.peer(node),
             self._routes.table,
@@ -631,6 +634,7 @@ class BfiaProtocol:
             self._me,
             self._listener,
             self.seals,
+            observe,
         )
 
     def request(self, spec: JobSpec) -> dict[str, Any]:

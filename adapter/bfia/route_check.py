@@ -49,7 +49,7 @@ from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
 from gateway.http.peers import QUOTA, UNPROVEN
 from gateway.identity.seals import Seals
 from gateway.runtime import trials
-from gateway.runtime.trials import Result, Step, Stopped, Trial
+from gateway.runtime.trials import Observe, Result, Step, Stopped, Trial
 from route_table.model import DEFAULT_ENTRY, Route, RouteTable, UnknownNode
 from route_table.proof import ListenerProof, Proof
 
@@ -158,13 +158,15 @@ def try_route(
     me: NodeId,
     listener: ListenerProof,
     seals: Seals | None = None,
+    observe: Observe = trials.ignore,
 ) -> list[Step]:
     """Test the route to a node; every failure becomes the result of a step.
 
     - ``listener``: what this node's listener for peers demands of all nodes
     - ``seals`` seals a message for the test; None: this node seals none
+    - ``observe`` is called with each step once it was taken
     """
-    trial = Trial(STEPS)
+    trial = Trial(STEPS, observe=observe)
     with contextlib.suppress(Stopped):
         trial.take("route", partial(_route, table, node))
         entry = table.routes.get(node)

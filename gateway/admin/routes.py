@@ -3,14 +3,11 @@ version.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any
 
-import anyio
-import anyio.to_thread
-from anyio import CapacityLimiter
 from fastapi import Body, Depends, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import BeforeValidator, ConfigDict, Field, create_model
@@ -26,14 +23,16 @@ from gateway.admin.deps import (
     Reply,
     api_router,
     author_of,
+    content,
     service,
 )
 from gateway.admin.responses import partners as responses
+from gateway.admin.route_tests import RouteTests, RouteTestStream
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
-from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
+from gateway.errors import Conflict, Invalid, NotFound
 from gateway.http.pagination import numbered_page, page_of
-from gateway.runtime.trials import Step, has_passed
+from gateway.runtime.trials import ignore
 from route_table.document import parse
 from route_table.editing import Change, missing_components
 from route_table.entries import KEYS
@@ -50,7 +49,6 @@ from route_table.model import (
 )
 from route_table.proof import UNPROVEN, ListenerProof, mending_command, proof_of
 
-LONGEST_TEST = 120.0  # seconds that the test of a route may take
 _CERTIFICATE_KEYS = ("ca", "certificate", "server_name")  # of an entry
 # Beginning of a problem of the route file. It is removed for a request, which has no lines.
 _LINE = re.compile(r"^line \d+: ")
@@ -115,9 +113,7 @@ class RouteServices:
 
     node: NodeId  # this node
     routes: LiveRoutes
-    # Tests the route to a node, step by step; blocks.
-    try_route: Callable[[NodeId], Sequence[Step]]
-    limiter: CapacityLimiter  # threads of these tests
+    tests: RouteTests
     # Whether a node must sign its requests as FATE's sites do.
     signs_as_fate: Callable[[NodeId], bool]
     listener: ListenerProof  # what the listener for peers demands of all nodes
@@ -295,29 +291,23 @@ def rollback(
     "/routes/{node}/test",
     summary="Test a route in both directions, step by step",
     response_model=responses.RouteTest,
+    responses=content("text/event-stream"),
 )
 async def test(
     services: _Services,
     node: NodeInPath,
     body: Empty = None,
+    follow: Annotated[
+        bool, Query(description="1: server-sent events, one for each step as it was taken")
+    ] = False,
 ) -> Response:
-    with anyio.move_on_after(LONGEST_TEST):
-        steps = await anyio.to_thread.run_sync(
-            services.try_route, node, limiter=services.limiter, abandon_on_cancel=True
-        )
-        return Reply(
-            {
-                "node": node,
-                "good": has_passed(steps),
-                "steps": steps,
-            }
-        )
-    # Reached only after the time limit, which cancels the test and leaves the block.
-    error = PeerUnreachable(
-        f"the test of the route to {node} did not end within {LONGEST_TEST:g} s"
-    )
-    error.node = node
-    raise error
+    """A stream has an event ``step`` with each step, and at last ``end`` with the whole result.
+
+    ``problem`` in place of ``end`` has a ``message``: the test took too long.
+    """
+    if follow:
+        return RouteTestStream(services.tests, node)
+    return Reply(await services.tests.take(node, ignore))
 
 
 def _sort_key(route: Route) -> tuple[str]:

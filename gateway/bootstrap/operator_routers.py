@@ -25,6 +25,7 @@ from gateway.admin import (
     overview,
     partner_reports,
     providers,
+    route_tests,
     routes,
     streams,
     templates,
@@ -129,8 +130,10 @@ def provide_services(
     route_services = routes.RouteServices(
         node=foundation.settings.node.id,
         routes=registries.routes,
-        try_route=services.peers.protocol.try_route,
-        limiter=foundation.limiters.peers,
+        tests=route_tests.RouteTests(
+            services.peers.protocol.try_route,
+            foundation.limiters.peers,
+        ),
         signs_as_fate=services.peers.fate.has_to_sign,
         listener=listener_proof(foundation.settings),
     )

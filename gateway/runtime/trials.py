@@ -27,6 +27,14 @@ class Step:
     seconds: float = 0.0  # duration
 
 
+# Is called with each step of a trial once it was taken.
+Observe = Callable[[Step], object]
+
+
+def ignore(step: Step) -> None:
+    """Observe nothing."""
+
+
 def ok(finding: str = "") -> Step:
     """Return a step that went well."""
     return Step("", Result.OK, finding)
@@ -65,6 +73,7 @@ class Trial:
 
     names: Sequence[str]  # of all steps, in their order
     steps: list[Step] = field(default_factory=list)
+    observe: Observe = ignore
 
     def take(
         self,
@@ -82,6 +91,7 @@ class Trial:
         seconds = round(time.monotonic() - start, 4)
         step = replace(outcome, name=name, seconds=seconds)
         self.steps.append(step)
+        self.observe(step)
         if needed and step.result is Result.FAILED:
             raise Stopped(name)
         return step

@@ -1,10 +1,11 @@
 """The route table by ``/api/v1/routes``: seen, changed, refused, undone."""
 
+import json
 from typing import Any
 
 import pytest
 
-from gateway.admin import routes
+from gateway.admin import route_tests
 from tests.inprocess import ME, PEER, Node, running
 
 API = "/api/v1/routes"
@@ -31,11 +32,56 @@ def call(
 
 
 def test_the_test_of_a_route_ends_in_time(node, monkeypatch):
-    monkeypatch.setattr(routes, "LONGEST_TEST", 0.0)
+    monkeypatch.setattr(route_tests, "LONGEST_TEST", 0.0)
     status, refused = call(node, "POST", f"{API}/{PEER}/test")
     assert status == 503
     assert refused["data"]["reason"] == "PEER_UNREACHABLE"
     assert f"the test of the route to {PEER} did not end within 0 s" in refused["msg"]
+
+
+def events_of_test(node: Node, language: str = "en") -> list[tuple[str, Any]]:
+    """Test the route to `PEER`; return the names and contents of the events of the stream."""
+    response = node.request(
+        "POST",
+        f"{API}/{PEER}/test?follow=1",
+        headers={"accept-language": language},
+    )
+    media_type = response.headers["content-type"]
+    assert media_type.startswith("text/event-stream")
+    events = []
+    text = response.text.strip()
+    for event in text.split("\n\n"):
+        name_line, data_line = event.splitlines()
+        name = name_line.removeprefix("event: ")
+        data = data_line.removeprefix("data: ")
+        content = json.loads(data)
+        events.append((name, content))
+    return events
+
+
+def test_each_step_of_a_followed_test_is_an_event_before_the_result(node):
+    *steps, (last, result) = events_of_test(node, "zh")
+
+    names = {name for name, _ in steps}
+    assert names == {"step"}
+    contents = [content for _, content in steps]
+    steps_in_order = [content["name"] for content in contents]
+    assert steps_in_order == ["route", "dns", "tcp"]
+    assert last == "end"
+    assert result["good"] is False
+    all_steps = result["steps"]
+    assert all_steps[:3] == contents
+    connection = all_steps[2]
+    assert "端口" in connection["remedy"]
+
+
+def test_a_followed_test_that_takes_too_long_ends_with_a_problem(node, monkeypatch):
+    monkeypatch.setattr(route_tests, "LONGEST_TEST", 0.0)
+
+    *_, (last, problem) = events_of_test(node)
+
+    assert last == "problem"
+    assert "did not end within 0 s" in problem["message"]
 
 
 def test_an_edit_despite_a_broken_file_lasts_until_the_repair(node, tmp_path):

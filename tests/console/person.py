@@ -120,6 +120,12 @@ class Person:
     def named_input(self, name: str) -> Locator:
         return self.page.locator(f"input[name='{name}']")
 
+    def error_at(self, name: str) -> Locator:
+        """Return the error at the dialog's input of a name."""
+        field = self.page.locator(f"[name={name}]")
+        label = self.dialog.locator("label", has=field)
+        return label.locator(".field-error")
+
     def enter(self, field: Locator, text: str) -> None:
         """Type into a field and leave it, on which the page reads it."""
         field.fill(text)

@@ -510,7 +510,10 @@ def expect_error_at_its_task(person: Person) -> None:
         has=first_task,
     )
     expect(erroneous_task).to_have_count(1)
-    expect(page.locator(".findings")).to_contain_text("DATASET_UNKNOWN")
+    field = page.locator("label", has=dataset)
+    expect(field.locator(".field-error")).to_contain_text("DATASET_UNKNOWN")
+    expect(page.locator(".field-error.bad")).to_have_count(1)
+    expect(dataset).to_have_attribute("aria-invalid", "true")
     expect(page.locator(".canvas .task.bad")).to_have_count(1)
     person.keep_picture("errors")
 
@@ -712,7 +715,7 @@ def test_a_table_is_uploaded_granted_and_revoked(guest, browser, language, tmp_p
         upload.click()
     requested_language = request.value.header_value("accept-language")
     assert requested_language == language[:2]
-    problem = person.page.locator("form .box.bad")
+    problem = person.page.locator("form .field-error")
     expect(problem).to_contain_text("file:3")
 
     table.write_text("id;y\n1;0\n2;1\n")
@@ -786,17 +789,26 @@ def test_a_route_is_tested_disabled_and_rolled_back(guest, browser, language):
 
 
 def expect_refused_changes(person: Person) -> None:
-    """Change a route to a wrong address, then to a missing certificate."""
-    refusal = person.notices.locator(".bad")
+    """Change a route to a wrong address, then to a missing certificate, each refused."""
     person.press("edit")
-    person.confirm(institution="BANK-B", url="ftp://x")
-    expect(refusal.locator("p")).to_have_count(2)  # the reason and the problem
-    expect(refusal).to_contain_text("必须以下列之一开头")
+    person.confirm(
+        institution="BANK-B",
+        url="ftp://x",
+    )
+    errors = person.dialog.locator(".field-error")
+    expect(errors).to_have_count(1)
+    problem = person.error_at("url")
+    expect(problem).to_contain_text("必须以下列之一开头")
+    address = person.dialog.locator("[name=url]")
+    expect(address).to_be_focused()
 
-    person.press("edit")
-    expect(refusal).to_have_count(0)
-    person.confirm(institution="BANK-B", ca="/none.pem")
-    expect(refusal).to_contain_text(f"{jobs.HOST}.ca")
+    address.fill("http://127.0.0.1:9")
+    expect(errors).to_have_count(0)
+    person.confirm(ca="/none.pem")
+    problem = person.error_at("ca")
+    expect(problem).to_be_visible()
+    person.press("cancel")
+    expect(person.dialog).to_have_count(0)
 
 
 def roll_back(person: Person, version: int) -> None:
@@ -818,7 +830,9 @@ def add_route_by_hand(person: Person, node: Node) -> None:
     person.unfold("new partner")
     person.press("add a route")
     person.confirm(node=STRANGER, via=UNKNOWN_NODE)
-    expect(person.notices).to_contain_text("ROUTE_INVALID")
+    problem = person.error_at("via")
+    expect(problem).to_be_visible()
+    person.press("cancel")
 
     (route,) = node.get("/api/v1/routes")["routes"]
     person.press("add a route")

@@ -2,31 +2,29 @@
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Locator, expect
 
 from gateway.auth import Role
 from gateway.domain.applications import APPROVED, Kind, Side, new_application
 from gateway.domain.models import Kept, ModelPart, PartyModel
-from gateway.identity.keys import Keyring
 from gateway.store.models import SqlModels
 from tests.cleaning.ended import left_behind, logs_of, store_running_job
 from tests.conformance.platforms.reports import report_content, signed_report
+from tests.console.opening import address_of, browser, close_pages, make_key, open_page
 from tests.console.person import Person, open_tab
 from tests.domain.test_applications import an_application
 from tests.e2e import jobs
 from tests.inprocess import ME, PEER, STRANGER, Node, token_of
 from tests.registry.builders import a_description, a_request
-from tests.services.browser import chromium
 from tests.trust.contract_sender import APPLY, Sender
 from tests.world import UNREACHABLE, NodeSetup, World
 
+__all__ = ["browser", "close_pages"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
-expect.set_options(timeout=120_000)  # ms; only ends a hang
 SCRIPT = (
     "<img src=x onerror=\"document.title='stolen'\"><script>document.title='stolen'</script>{{7*7}}"
 )
@@ -45,10 +43,6 @@ PAGES = (
 )
 
 
-def make_key(node: Node) -> None:
-    Keyring(node.settings.state_dir).make("ed25519")
-
-
 @pytest.fixture(scope="module")
 def nodes(shared_world: World) -> tuple[Node, Node]:
     """Two nodes with keys, `ME` and `PEER`, without routes to each other."""
@@ -58,39 +52,6 @@ def nodes(shared_world: World) -> tuple[Node, Node]:
         prepare=make_key,
     )
     return me, peer
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as instance:
-        yield instance
-
-
-@pytest.fixture(autouse=True)
-def close_pages(browser) -> Iterator[None]:
-    """Close the pages of each test: every page holds a stream of events open."""
-    yield
-    for context in browser.contexts:
-        context.close()
-
-
-def address_of(node: Node, path: str) -> str:
-    """Return the address of a page of the console."""
-    return f"{node.addresses()['operator']}/console/#/{path}"
-
-
-def open_page(
-    browser: Browser,
-    node: Node,
-    path: str,
-    language: str = "en-GB",
-) -> Person:
-    """Open a page of the console; an error or a dialog of the browser fails the test."""
-    page = open_tab(browser, language)
-    page.on("dialog", lambda dialog: pytest.fail(f"the page says {dialog.message}"))
-    page.goto(address_of(node, path))
-    expect(page.locator("main h1")).to_be_visible()
-    return Person(page, language)
 
 
 # ---------------------------------------------------------------- text from others
@@ -108,7 +69,13 @@ def write_hostile_job(node: Node) -> None:
 
 def hostile_report() -> dict[str, Any]:
     """Build a report of a value, a text, two curves and bars, with a script in each name."""
-    losses = [{SCRIPT: number, "loss": 1 / (number + 1)} for number in range(3)]
+    losses = []
+    for number in range(3):
+        point = {
+            SCRIPT: number,
+            "loss": 1 / (number + 1),
+        }
+        losses.append(point)
     vast = [
         {"at": 0, "value": 1e-150},
         {"at": 1, "value": 1e-50},
@@ -725,8 +692,8 @@ def test_two_people_become_partners_by_six_words(nodes, browser):
     ann.compare(invitation_of_bob.replace("http://", "https://"))
     ann.person.press("accept")
     ann.person.confirm(ca="/none/ca.pem")
-    problem = ann.page.locator("#notices .bad")
-    expect(problem).to_contain_text(f"{PEER}.ca")
+    problem = ann.person.error_at("ca")
+    expect(problem).to_be_visible()
 
 
 def check_signed_route(node: Node, partner: Node) -> None:

@@ -55,7 +55,8 @@ export function query(parameters) {
   return new URLSearchParams(present);
 }
 
-async function send(method, path, body, extraHeaders) {
+/** Sends a request; the response may be a refusal. Throws `ApiError` without a response. */
+export async function send(method, path, body, extraHeaders = {}) {
   const headers = { "x-console": "1", "accept-language": language, ...extraHeaders };
   const options = { method, headers, credentials: "same-origin" };
   if (body !== undefined) {

@@ -1,6 +1,6 @@
 // The frame of the console: header, login and the page that the address names.
 import { ApiError, get, request } from "./api.js";
-import { button, dismissErrors } from "./dialogs.js";
+import { button, cancelDialogs, dismissErrors } from "./dialogs.js";
 import { h } from "./dom.js";
 import { chooseLanguage, language, LANGUAGES, translate } from "./language.js";
 import { buttonLink } from "./links.js";
@@ -204,6 +204,7 @@ function showPageError(body, name, error) {
 
 addEventListener("hashchange", async () => {
   dismissErrors();
+  cancelDialogs();
   if (!session) return;
   await showPage();
   document.getElementById("main").focus();

@@ -8,6 +8,7 @@ const LIBRARY = new URL("vendor/uPlot-1.6.32.min.js", import.meta.url).href;
 const HEIGHT = 260; // pixels
 const COLOURS = 8; // custom properties --curve-1 to --curve-8
 const LINE_WIDTH = 2;
+const DASH = [6, 4]; // pixels drawn and left out
 const MAX_CURVES = 12;
 const MAX_BAR_ROWS = 20;
 const LARGEST = 1e30; // the library finds no ticks for larger numbers
@@ -84,7 +85,7 @@ export class CurveChart {
     const [axis] = table.columns;
     const names = valueColumns(table).map(({ name }) => name);
     const label = { name: this.label, columns: names.join(", "), axis, count: table.points.length };
-    this.#caption.textContent = table.name;
+    this.#caption.textContent = table.title ?? table.name;
     this.#plot.setAttribute("aria-label", translate("chart", label));
     this.#draw();
   }
@@ -98,7 +99,7 @@ export class CurveChart {
   /** Draws the points; the chart is created again if its columns changed, or its colours (`recreate`). */
   #draw(recreate = false) {
     if (!this.#table || this.#plot.clientWidth === 0) return; // drawn once it has a size
-    const columns = valueColumns(this.#table);
+    const columns = [...valueColumns(this.#table), ...baselineColumns(this.#table)];
     const columnNames = JSON.stringify([this.#table.columns[0], columns.map(({ name }) => name)]);
     const data = chartData(this.#table, columns);
     if (this.#chart && columnNames === this.#chartColumns && !recreate) {
@@ -117,11 +118,11 @@ export class CurveChart {
     return {
       width: this.#plot.clientWidth,
       height: HEIGHT,
-      scales: { x: { time: false } },
+      scales: scalesOf(this.#table),
       axes: [axisOptions({ label: axisName }), axisOptions()],
       series: [
         { label: axisName, value: legendValue },
-        ...columns.map(({ name }, index) => curveOptions(name, index)),
+        ...columns.map((column, index) => curveOptions(column, styleOf(this.#table, index))),
       ],
       cursor: { drag: { x: false, y: false } }, // dragging would zoom, with no way back by touch
       legend: { mount: (_, legend) => this.#legend.append(legend) },
@@ -131,11 +132,39 @@ export class CurveChart {
 }
 
 /** Lists of the library: positions in ascending order, then the values of each column. */
-function chartData({ points }, columns) {
-  const positions = points.map((point) => point[0]);
+function chartData(table, columns) {
+  const positions = table.points.map((point) => point[0]);
   const lists = [positions, ...columns.map(({ values }) => values)];
-  return isAscending(positions) ? lists : lists.map(reversed);
+  const ascending = isAscending(positions) ? lists : lists.map(reversed);
+  return withBaseline(ascending, columns, table.baseline?.());
 }
+
+/** The column of a table's baseline, which has no values at the positions of the curves. */
+function baselineColumns({ baseline, points }) {
+  if (!baseline) return [];
+  const { name } = baseline();
+  return [{ name, values: points.map(() => null), isBaseline: true }];
+}
+
+/** The lists with the two ends of the baseline, its first point before all and its last after all. */
+function withBaseline(lists, columns, baseline) {
+  if (!baseline) return lists;
+  const [first, last] = baseline.points;
+  const ends = [first, last].map(([position, value]) => [
+    position,
+    ...columns.map(({ isBaseline }) => (isBaseline ? value : null)),
+  ]);
+  return lists.map((list, index) => [ends[0][index], ...list, ends[1][index]]);
+}
+
+/** The scales of a table's view; without ranges of its own the library finds them. */
+function scalesOf({ ranges }) {
+  const { x, y } = ranges ?? {};
+  return { x: { time: false, ...(x && { range: x }) }, ...(y && { y: { range: y } }) };
+}
+
+/** The colour of a curve, and whether it is dashed; a table may say so. */
+const styleOf = ({ styles }, index) => styles?.[index] ?? { colour: index, dashed: false };
 
 function axisOptions(options = {}) {
   const colour = cssValue("--faint");
@@ -143,13 +172,16 @@ function axisOptions(options = {}) {
   return { stroke: colour, grid: line, ticks: line, ...options };
 }
 
-function curveOptions(label, index) {
+function curveOptions({ name: label, isBaseline = false }, { colour, dashed }) {
+  const stroke = isBaseline ? "--faint" : `--curve-${(colour % COLOURS) + 1}`;
   return {
     label,
-    stroke: cssValue(`--curve-${(index % COLOURS) + 1}`),
-    width: LINE_WIDTH,
+    stroke: cssValue(stroke),
+    width: isBaseline ? 1 : LINE_WIDTH,
+    ...((dashed || isBaseline) && { dash: DASH }),
     spanGaps: true,
     value: legendValue,
+    ...(isBaseline && { points: { show: false } }),
   };
 }
 
@@ -157,7 +189,14 @@ const legendValue = (_, value) => displayValue(value);
 
 /** Shows the last values in the legend, unless the pointer is over the chart. */
 function showLastPoint(chart) {
-  if (chart.cursor.idx == null) chart.setLegend({ idx: chart.data[0].length - 1 });
+  if (chart.cursor.idx == null) chart.setLegend({ idx: lastPoint(chart.data) });
+}
+
+/** The place of the last point that a curve has: a baseline may end after it. */
+function lastPoint([, ...curves]) {
+  const places = curves.map((values) => values.findLastIndex(isNumber));
+  const [first = -1] = places;
+  return Math.max(first, 0);
 }
 
 const cssValue = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

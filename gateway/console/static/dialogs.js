@@ -1,8 +1,9 @@
 // Buttons, questions and messages.
 import { ApiError } from "./api.js";
 import { h } from "./dom.js";
+import { showProblems } from "./field_errors.js";
 import { translate } from "./language.js";
-import { paragraphs, problemLines, row } from "./widgets.js";
+import { errorBox, paragraphs, problemLines, row } from "./widgets.js";
 
 const GOOD_NOTICE_MS = 5_000;
 const NOTICE_MS = 15_000;
@@ -32,6 +33,11 @@ export function dismissErrors() {
   for (const notice of document.querySelectorAll("#notices .bad")) notice.remove();
 }
 
+/** Cancels an open dialog: its question is about the page that the user has left. */
+export function cancelDialogs() {
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close("");
+}
+
 /** Shows an error as a notice. An expired session is not shown, as it leads to the login page. */
 export function showError(error) {
   if (!(error instanceof ApiError)) console.error(error);
@@ -57,19 +63,25 @@ export function button(label, action, cssClass = "") {
 export const inputField = (name, label, attributes = {}) =>
   h("label", {}, translate(label), h("input", { name, maxlength: 1000, ...attributes }));
 
-/** Asks a question with optional fields. Resolves with the form's data, or null if cancelled. */
-export function askForm(question, fields, { danger = false, yes = "yes" } = {}) {
+/**
+ * Asks a question with optional fields. Resolves with the form's data, or null if cancelled.
+ * `send(data)`: a request whose refusal keeps the dialog open, with the problems at their fields.
+ */
+export function askForm(question, fields, { danger = false, yes = "yes", send = null } = {}) {
+  const problems = h("div");
   const form = h(
     "form",
     { method: "dialog" },
     h("p", {}, question),
     fields && h("div", { class: "fields" }, fields),
+    problems,
     row(
       h("button", { class: danger ? "danger" : "main", value: "yes" }, translate(yes)),
       h("button", { value: "", formnovalidate: true }, translate("cancel")),
     ),
   );
   const dialog = h("dialog", { "aria-label": question }, form);
+  if (send) form.addEventListener("submit", (event) => sendForm(event, dialog, problems, send));
   dismissErrors();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
@@ -79,6 +91,35 @@ export function askForm(question, fields, { danger = false, yes = "yes" } = {}) 
     document.body.append(dialog);
     dialog.showModal();
   });
+}
+
+/** Sends the form of a dialog, which is closed once its request was accepted. */
+async function sendForm(event, dialog, place, send) {
+  const { submitter, target: form } = event;
+  if (submitter?.value !== "yes") return; // cancelled
+  event.preventDefault();
+  submitter.disabled = true;
+  place.replaceChildren();
+  try {
+    await send(new FormData(form));
+    dialog.close("yes");
+  } catch (error) {
+    showRefusal(error, dialog, form, place);
+  } finally {
+    submitter.disabled = false;
+  }
+}
+
+/** Shows why a form was refused. An expired session closes its dialog, as it leads to the login page. */
+function showRefusal(error, dialog, form, place) {
+  if (!(error instanceof ApiError)) console.error(error);
+  if (error.status === 401) {
+    dialog.close("");
+    return;
+  }
+  const problems = showProblems(form, error.problems ?? []);
+  const isPlaced = error.problems?.length > 0 && problems.length === 0;
+  if (!isPlaced) place.replaceChildren(errorBox({ ...error, message: error.message, problems }));
 }
 
 /** Asks for a yes. Resolves with true or false. */

@@ -3,6 +3,7 @@ import { h } from "./dom.js";
 import { displayValue, prettyJson } from "./format.js";
 import { apiWord, translate } from "./language.js";
 
+const DAY_MS = 86_400_000;
 const EXPIRES_SOON_DAYS = 30; // as the gateway counts, in /api/v1/waiting
 
 const STATES_BY_TONE = {
@@ -64,6 +65,13 @@ export function expiryBadge(days) {
   if (days < EXPIRES_SOON_DAYS) tone = "wait";
   if (days < 0) tone = "bad";
   return h("span", { class: `badge ${tone}` }, String(days));
+}
+
+/** The days until a time, below it; "" without one. */
+export function daysLeft(end) {
+  if (!end) return "";
+  const days = Math.floor((Date.parse(end) - Date.now()) / DAY_MS);
+  return h("div", {}, expiryBadge(days), ` ${translate("days")}`);
 }
 
 export const row = (...children) => h("div", { class: "row" }, children);

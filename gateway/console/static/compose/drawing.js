@@ -5,7 +5,7 @@ import { translate } from "../language.js";
 import { card, hint, option, row, table } from "../widgets.js";
 import { canvas } from "./canvas.js";
 import { partiesOf, removeParty, ROLES } from "./draft.js";
-import { findingList, findingsByTask } from "./findings.js";
+import { findingList, findingsByTask, placeFindings } from "./findings.js";
 import { library } from "./library.js";
 import { taskForm } from "./task_form.js";
 
@@ -84,7 +84,9 @@ export class Drawing {
     const { job, descriptions } = this.#content;
     const byTask = findingsByTask(job, findings);
     setChildren(this.#canvas, canvas(job, descriptions, byTask, this.editor));
-    setChildren(this.#findings, findingList(byTask.get(this.editor.selectedTask) ?? []));
+    const others = placeFindings(this.element, findings);
+    const ofTask = byTask.get(this.editor.selectedTask) ?? [];
+    setChildren(this.#findings, findingList(ofTask.filter((finding) => others.includes(finding))));
   }
 
   /** The descriptions of the tasks' components by the tasks' names; null for unknown ones. */
@@ -123,7 +125,13 @@ function flowInput(job, editor) {
     job.flow_id = event.target.value.trim();
     editor.changed();
   };
-  const attributes = { name: "flow", value: job.flow_id ?? "", maxlength: 128, onchange: change };
+  const attributes = {
+    name: "flow",
+    value: job.flow_id ?? "",
+    maxlength: 128,
+    onchange: change,
+    "data-path": "flow_id",
+  };
   return h("label", {}, translate("flow"), h("input", attributes));
 }
 
@@ -157,7 +165,11 @@ function partyRow(job, party, catalog, editor) {
     label,
     h(
       "select",
-      { "aria-label": `${translate("node")} ${label}`, onchange: setNode },
+      {
+        "aria-label": `${translate("node")} ${label}`,
+        onchange: setNode,
+        "data-path": `config.role.${role}[${index}]`,
+      },
       nodes.map((choice) => option(choice, node)),
     ),
     h("input", {

@@ -1,7 +1,8 @@
 // The findings of a plan, at the tasks that they concern.
 import { h } from "../dom.js";
+import { clearProblems, markField } from "../field_errors.js";
 import { translate } from "../language.js";
-import { checkBadge } from "../widgets.js";
+import { checkBadge, toneOf } from "../widgets.js";
 
 const CONCERNS = ["problem", "warning", "waits"]; // worst first
 const INDEX_IN_FLOW = /^dag\.components\[(\d+)\]/;
@@ -49,6 +50,37 @@ function taskOf(job, path) {
 
 /** The name of the parameter at the end of a path, or "" if the path names none. */
 const parameterOf = (path) => (path.includes("task_params") ? (path.split(".").at(-1) ?? "") : "");
+
+/**
+ * Shows findings at the fields of an element that they are about: the field with the longest beginning of the
+ * finding's path in `data-path`. Returns the findings without a field.
+ */
+export function placeFindings(element, findings) {
+  clearProblems(element);
+  const fields = [...element.querySelectorAll("[data-path]")];
+  const located = findings.map((finding) => ({ finding, field: fieldOf(fields, finding.about) }));
+  const placed = located.filter(({ field }) => field);
+  for (const { finding, field } of placed) {
+    markField(field, findingText(finding), { tone: toneOf(finding.standing) });
+  }
+  return located.filter(({ field }) => !field).map(({ finding }) => finding);
+}
+
+function fieldOf(fields, path) {
+  const matching = fields.filter(({ dataset }) => isWithin(path, dataset.path));
+  const longestFirst = matching.toSorted(
+    (one, other) => other.dataset.path.length - one.dataset.path.length,
+  );
+  return longestFirst[0];
+}
+
+/** True if a path is another one, or leads on from that. */
+const isWithin = (path, beginning) =>
+  path.startsWith(beginning) && /^([.[]|$)/.test(path.slice(beginning.length));
+
+function findingText({ cause, remedy }) {
+  return remedy ? `${cause} → ${remedy}` : cause;
+}
 
 /** The findings of a task as elements. */
 export function findingList(findings) {

@@ -111,11 +111,13 @@ function parameterField(name, property, { job, task, scope }, editor) {
   const isNewText = description && description !== title && description !== name;
   const conditions = property[EXTENSION]?.dependsOn;
   const value = valuesIn(job, scope, task)[name];
+  const input = valueInput(withInherited(property, job, task, scope, name), value, set);
+  input.dataset.path = ["config.task_params", ...scope.keys, task.name, name].join(".");
   return h(
     "label",
     {},
     label,
-    valueInput(withInherited(property, job, task, scope, name), value, set),
+    input,
     isNewText && h("small", {}, description),
     conditions && h("small", {}, translate("only with", { what: conditions.join(", ") })),
   );

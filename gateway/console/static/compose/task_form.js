@@ -72,6 +72,7 @@ function nameInput(job, task, editor) {
 function inputChoices(job, task, description, editor) {
   const ports = inputPorts(task, description).filter(({ index }) => index !== null);
   if (ports.length === 0) return null;
+  const place = job.dag.components.indexOf(task);
   const choices = ports.map((input) => {
     const keys = [...outputsFor(job, task, input), input.key].filter(Boolean);
     const change = ({ target }) => {
@@ -84,7 +85,7 @@ function inputChoices(job, task, description, editor) {
       `${translate("input")} ${input.name}`,
       h(
         "select",
-        { onchange: change },
+        { onchange: change, "data-path": `dag.components[${place}].input[${input.index}]` },
         option("", "", translate("not connected")),
         [...new Set(keys)].map((key) => option(key, input.key)),
       ),
@@ -139,6 +140,11 @@ function datasetInput(job, task, { role, index, node }, editor) {
     else delete parameters.dataset_id;
     editor.changed();
   };
-  const attributes = { list: suggestionsId(node), value: current ?? "", onchange: setDataset };
+  const attributes = {
+    list: suggestionsId(node),
+    value: current ?? "",
+    onchange: setDataset,
+    "data-path": `config.task_params.${role}.${index}.${task.name}.dataset_id`,
+  };
   return h("label", {}, `${translate("dataset")} ${role}.${index}`, h("input", attributes));
 }

@@ -94,13 +94,26 @@ function openApplications(applications, canDecide, reload) {
       partner,
       subject,
       scopeLines(application),
+      application.jobs_in_words,
+      timestamp(application.expires_at),
       url,
       key && code(key),
       timestamp(at),
       canDecide ? decisionButtons(path, what, reload) : "",
     ];
   });
-  const columns = ["kind", "partner", "subject", "scope", "address", "key id", "asked", ""];
+  const columns = [
+    "kind",
+    "partner",
+    "subject",
+    "scope",
+    "jobs used",
+    "until",
+    "address",
+    "key id",
+    "asked",
+    "",
+  ];
   return table(columns, rows, "nothing waits");
 }
 
@@ -112,6 +125,7 @@ function allApplications(applications) {
     application.subject,
     scopeLines(application),
     badge(application.status),
+    application.jobs_in_words,
     timestamp(application.changed_at),
     timestamp(application.expires_at),
     application.reason || application.trouble,
@@ -123,6 +137,7 @@ function allApplications(applications) {
     "subject",
     "scope",
     "state",
+    "jobs used",
     "changed",
     "expires",
     "why",

@@ -1,6 +1,7 @@
 // Two jobs side by side: the values of their reports, their parameters, and their curves in one picture.
 import { get, segment } from "../api.js";
-import { CurveChart, hasChart, isCurve } from "../chart.js";
+import { CurveChart } from "../chart.js";
+import { curveViews, mergedView, titleOf } from "../curve_views.js";
 import { append, h } from "../dom.js";
 import { displayValue } from "../format.js";
 import { translate } from "../language.js";
@@ -93,42 +94,29 @@ async function curveCard(pairs, signal) {
   const [first, second] = pairs.map(({ reports }) => curvesOf(reports));
   const shared = [...first.keys()].filter((name) => second.has(name));
   const charts = [];
-  for (const name of shared) {
-    const chart = new CurveChart(name, signal);
-    await chart.show(mergedCurves(name, first.get(name), second.get(name)));
+  for (const key of shared) {
+    const chart = new CurveChart(first.get(key).name, signal);
+    await chart.show(merged(first.get(key), second.get(key)));
     charts.push(h("section", {}, chart.element));
   }
   const content = charts.length > 0 ? charts : hint(translate("no shared curves"));
   return card("curves", h("div", { class: "grid reports" }, content));
 }
 
-/** The tables of a job's reports that are curves, by their names. */
-function curvesOf(reports) {
-  const curves = reports.flatMap((report) =>
-    report.series
-      .filter((series) => hasChart(series) && isCurve(series))
-      .map((series) => [`${nameOf(report)} ${series.name}`.trim(), series]),
-  );
-  return new Map(curves);
+/** Both curves in one table; its title has the figures of both. */
+function merged(first, second) {
+  const figures = [first, second].map(({ figure }, index) => figure && `${MARKS[index]} ${figure}`);
+  const title = [titleOf({ ...first, figure: "" }), ...figures];
+  return { ...mergedView(first, second, MARKS), title: title.filter(Boolean).join(" · ") };
 }
 
-/** One table with the curves of both jobs over the positions of either. */
-function mergedCurves(name, first, second) {
-  const [axis, ...names] = first.columns;
-  const shared = names.filter((column) => second.columns.includes(column));
-  const columns = shared.flatMap((column) => MARKS.map((mark) => `${column} ${mark}`));
-  const positions = new Set([...first.points, ...second.points].map(([position]) => position));
-  const sorted = [...positions].sort((one, other) => one - other);
-  const rows = [first, second].map(
-    ({ points }) => new Map(points.map((point) => [point[0], point])),
+/** The curves of a job's reports, by their names. */
+function curvesOf(reports) {
+  const curves = reports.flatMap((report) =>
+    curveViews(report.series).map((view) => {
+      const name = `${nameOf(report)} ${view.name}`.trim();
+      return [`${name} ${view.kind}`, { ...view, name }];
+    }),
   );
-  const points = sorted.map((position) => [
-    position,
-    ...shared.flatMap((column) =>
-      [first, second].map(
-        (series, index) => rows[index].get(position)?.[series.columns.indexOf(column)] ?? null,
-      ),
-    ),
-  ]);
-  return { name, columns: [axis, ...columns], points };
+  return new Map(curves);
 }

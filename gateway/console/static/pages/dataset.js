@@ -1,12 +1,23 @@
 // One dataset: its facts, its first rows, and the partners that may use it.
 import { get, request, segment } from "../api.js";
-import { askText, button, notifyDone } from "../dialogs.js";
+import { askForm, askText, button, inputField, notifyDone } from "../dialogs.js";
 import { append, h } from "../dom.js";
 import { byteSize, timestamp } from "../format.js";
 import { listSeparator, translate } from "../language.js";
 import { buttonLink } from "../links.js";
 import { hasRole } from "../roles.js";
-import { badge, box, card, code, dataTable, facts, hint, row, table } from "../widgets.js";
+import {
+  badge,
+  box,
+  card,
+  code,
+  dataTable,
+  daysLeft,
+  facts,
+  hint,
+  row,
+  table,
+} from "../widgets.js";
 
 const STATISTICS_ROWS = 100; // rows of which statistics are computed
 
@@ -149,7 +160,7 @@ function grantTable(dataset, path, isAdmin, reload) {
     timestamp(grant.granted_at),
     grant.granted_by,
     grant.reason,
-    timestamp(grant.expires_at),
+    [timestamp(grant.expires_at), grant.state === "in force" && daysLeft(grant.expires_at)],
     isAdmin && grant.state === "in force" ? revokeButton(grant) : "",
   ]);
   const columns = ["partner", "state", "granted", "by", "why", "expires", ""];
@@ -163,9 +174,16 @@ function grantForm(dataset, path, routes, reload) {
   const partner = h("select", { "aria-label": translate("partner") }, options);
   const grant = async () => {
     const node = partner.value;
-    const reason = await askText(translate("grant?", { node }));
-    if (reason === null) return;
-    await request("PUT", `${path}/grants/${segment(node)}`, { reason });
+    const fields = [
+      inputField("days", "grant days", { type: "number", min: 1, max: 36500 }),
+      inputField("reason", "reason"),
+    ];
+    const send = (form) =>
+      request("PUT", `${path}/grants/${segment(node)}`, {
+        reason: form.get("reason").trim(),
+        ...(form.get("days") && { days: Number(form.get("days")) }),
+      });
+    if (!(await askForm(translate("grant?", { node }), fields, { send }))) return;
     notifyDone("grant", `${dataset.dataset_id} → ${node}`);
     await reload();
   };

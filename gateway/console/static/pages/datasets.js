@@ -2,6 +2,7 @@
 import { ApiError, getAll, segment } from "../api.js";
 import { notify } from "../dialogs.js";
 import { append, h } from "../dom.js";
+import { clearProblems, showProblems } from "../field_errors.js";
 import { byteSize, timestamp } from "../format.js";
 import { language, translate } from "../language.js";
 import { hasRole } from "../roles.js";
@@ -13,6 +14,10 @@ const METADATA_FIELDS = {
   "id column": "match_id_name",
   delimiter: "delimiter",
 };
+
+const FIELDS_BY_KEY = Object.fromEntries(
+  Object.entries(METADATA_FIELDS).map(([field, key]) => [key, field]),
+);
 
 export async function fillPage(body, { session, reload }) {
   const datasets = await getAll("/api/v1/datasets", "datasets", { unregistered: false });
@@ -46,7 +51,8 @@ function uploadCard(reload) {
   const message = h("div");
   const submit = (event) => {
     event.preventDefault();
-    upload(uploadBody(new FormData(form)), { progress, message, reload });
+    clearProblems(form);
+    upload(uploadBody(new FormData(form)), { form, progress, message, reload });
   };
   const form = h(
     "form",
@@ -96,7 +102,7 @@ function uploadBody(form) {
 }
 
 /** Sends the table. `fetch` does not report the progress of an upload, so this is an XMLHttpRequest. */
-function upload(body, { progress, message, reload }) {
+function upload(body, { form, progress, message, reload }) {
   const upload = new XMLHttpRequest();
   upload.open("POST", "/v2/component/upload/file");
   upload.setRequestHeader("x-console", "1");
@@ -118,7 +124,8 @@ function upload(body, { progress, message, reload }) {
       await reload();
     } else {
       const error = new ApiError(upload.status, response ?? { msg: translate("no response") });
-      message.replaceChildren(errorBox(error));
+      const problems = showProblems(form, error.problems, FIELDS_BY_KEY);
+      message.replaceChildren(errorBox({ ...error, message: error.message, problems }));
     }
   };
   upload.send(body);

@@ -36,11 +36,18 @@ export function invitationForm(session, reload) {
     size: 34,
     placeholder: "https://gw.bank.example:7380",
   });
+  fillOwnAddress(address);
   return [
     hint(translate("about inviting")),
     h("label", {}, translate("own address"), address),
     h("div", { class: "grid" }, ownInvitation(session, address), theirInvitation(address, reload)),
   ];
+}
+
+/** Fills in the address of the settings, if they have one and nobody has typed another. */
+export async function fillOwnAddress(input) {
+  const { address } = await get("/api/v1/invitation").catch(() => ({ address: "" }));
+  if (!input.value) input.value = address;
 }
 
 // ---------------------------------------------------------------- this node's invitation
@@ -124,8 +131,12 @@ async function accept(partner, reload) {
     inputField(key, label, attributes),
   );
   const question = translate("same words?", { words: partner.words });
-  const form = await askForm(question, isEncrypted(partner) && fileInputs);
-  if (!form) return;
+  const send = (form) => writeRoute(partner, form, reload);
+  if (!(await askForm(question, isEncrypted(partner) && fileInputs, { send }))) return;
+  notify("good", translate("accepted", { node: partner.node }));
+}
+
+async function writeRoute(partner, form, reload) {
   const route = {
     url: partner.address,
     keys: partner.keys.join(", "),
@@ -141,7 +152,6 @@ async function accept(partner, reload) {
     { route, reason: INVITATION_ACCEPTED },
     reload,
   );
-  notify("good", translate("accepted", { node: partner.node }));
 }
 
 /** The fields for sealed messages of containers; none unless both nodes offer a key. */

@@ -194,6 +194,10 @@ function jobFacts(job) {
   const hasModel = job.model && !OUTCOMES_WITHOUT_MODEL.includes(job.outcome ?? job.status);
   return facts([
     ["flow", job.flow_id],
+    ["submitted by", job.user],
+    ["created", timestamp(job.created_at)],
+    ["started", job.started_at && timestamp(job.started_at)],
+    ["ended", job.ended_at && timestamp(job.ended_at)],
     ["initiator", job.initiator],
     ["scheduling node", job.scheduler],
     ["parties", parties.join(listSeparator)],

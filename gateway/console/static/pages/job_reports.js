@@ -1,6 +1,7 @@
 // The reports of a job's runs here: values, charts and tables, which grow while a training runs.
 import { get } from "../api.js";
 import { barTable, CurveChart, hasChart, isCurve } from "../chart.js";
+import { curveViews, titleOf } from "../curve_views.js";
 import { h, setChildren } from "../dom.js";
 import { displayValue } from "../format.js";
 import { translate } from "../language.js";
@@ -14,7 +15,7 @@ export class ReportCards {
   #path;
   #signal;
   #shown = ""; // reports as JSON
-  #charts = new Map(); // by the report's address and the table's name
+  #curves = new Map(); // charts by the report's address, the view's kind and the table's name
 
   constructor(path, signal) {
     this.#path = path;
@@ -38,10 +39,7 @@ export class ReportCards {
 
   async #card(report) {
     const values = Object.entries(report.values);
-    const charts = [];
-    for (const table of report.series.filter(hasChart)) {
-      charts.push(await this.#chart(report, table));
-    }
+    const charts = await this.#charts(report);
     return h(
       "section",
       {},
@@ -53,14 +51,21 @@ export class ReportCards {
     );
   }
 
-  /** A chart of a table. Curves are kept and get the new points, so that the pointer stays on its point. */
-  async #chart(report, table) {
-    const label = `${report.output} ${table.name}`.trim();
-    if (!isCurve(table)) return barTable(table);
-    const key = `${report.url} ${table.name}`;
-    if (!this.#charts.has(key)) this.#charts.set(key, new CurveChart(label, this.#signal));
-    const chart = this.#charts.get(key);
-    await chart.show(table);
+  /** The charts of a report: its curves, and bars for the other tables with numbers. */
+  async #charts(report) {
+    const charts = [];
+    for (const view of curveViews(report.series)) charts.push(await this.#curve(report, view));
+    const others = report.series.filter((table) => hasChart(table) && !isCurve(table));
+    return [...charts, ...others.map(barTable)];
+  }
+
+  /** A curve. It is kept and gets the new points, so that the pointer stays on its point. */
+  async #curve(report, view) {
+    const key = `${report.url} ${view.kind} ${view.name}`;
+    const label = [report.output, view.name].filter(Boolean).join(" ");
+    if (!this.#curves.has(key)) this.#curves.set(key, new CurveChart(label, this.#signal));
+    const chart = this.#curves.get(key);
+    await chart.show({ ...view, title: titleOf(view) });
     return chart.element;
   }
 }

@@ -1,5 +1,5 @@
 // The first page: what waits for a person, the jobs, the partners, the node.
-import { get, query } from "../api.js";
+import { get, query, segment } from "../api.js";
 import { showError } from "../dialogs.js";
 import { append, h } from "../dom.js";
 import { followEvents } from "../events.js";
@@ -119,7 +119,7 @@ function failedTable(jobs) {
 async function showPartners(place) {
   const { partners } = await get("/api/v1/partners");
   const rows = partners.map((partner) => [
-    h("a", { href: "#/partners", class: "mono" }, partner.node),
+    h("a", { href: `#/partners/${segment(partner.node)}`, class: "mono" }, partner.node),
     partner.institution,
     badge(answerOf(partner)),
   ]);

@@ -6,11 +6,13 @@ import { displayValue, timestamp } from "../format.js";
 import { apiWord, translate } from "../language.js";
 import { buttonLink, datasetLink } from "../links.js";
 import { hasRole } from "../roles.js";
-import { badge, card, code, dataTable, expiryBadge, facts, hint, row, table } from "../widgets.js";
+import { badge, card, dataTable, daysLeft, facts, hint, row, table } from "../widgets.js";
+import { fillOwnAddress } from "./invitation.js";
 import { reportCard } from "./partner_report.js";
-import { testButton } from "./routes.js";
+import { proofOf, sealingOf, testButton } from "./routes.js";
 
 const DAY_MS = 86_400_000;
+const CONTRACT_DAYS = 365;
 // What a partner can offer: the kind of an application for it, and the field with its id.
 const OFFERS = {
   datasets: { kind: "dataset", id: "dataset_id" },
@@ -29,28 +31,50 @@ export async function fillPage(body, { session, ids: [node], reload }) {
   append(
     body,
     row(h("h1", { class: "mono" }, node), badge(route.enabled ? "enabled" : "disabled")),
-    card(
-      "",
-      facts([
-        ["institution", route.institution],
-        ["address", route.url],
-        ["through", route.via],
-        ["profile", route.profile],
-      ]),
-      row(
-        hasRole(session, "platform") && testButton(route, test),
-        buttonLink(`#/jobs?partner=${segment(node)}`, translate("page jobs")),
-      ),
-    ),
+    routeCard(route, session, test),
     test,
     reportCard(reports[0], session, reload),
-    card("contracts and permits", applicationTable(applications, session, reload)),
-    card("grants to it", grantTable(grants)),
+    card(
+      "contracts and permits",
+      applicationTable(applications, session, reload),
+      hasRole(session) && row(contractButton(route, reload)),
+    ),
+    card("grants to it", hint(translate("about grants to it")), grantTable(grants, applications)),
     offersCard(node, hasRole(session)),
   );
 }
 
+function routeCard(route, session, test) {
+  return card(
+    "",
+    facts([
+      ["institution", route.institution],
+      ["address", route.url],
+      ["through", route.via],
+      ["profile", route.profile],
+      ["proof", proofOf(route)],
+      ["sealing", sealingOf(route)],
+    ]),
+    row(
+      hasRole(session, "platform") && testButton(route, test),
+      buttonLink(`#/jobs?partner=${segment(route.node)}`, translate("page jobs")),
+    ),
+  );
+}
+
 // ---------------------------------------------------------------- contracts, permits and grants
+
+const APPLICATION_COLUMNS = [
+  "number",
+  "kind",
+  "used by side",
+  "subject",
+  "state",
+  "jobs used",
+  "expires",
+  "why",
+  "",
+];
 
 function applicationTable(applications, session, reload) {
   const rows = applications.map((application) => [
@@ -62,27 +86,19 @@ function applicationTable(applications, session, reload) {
     application.jobs_in_words,
     [timestamp(application.expires_at), daysLeft(application.expires_at)],
     application.trouble || application.reason,
-    hasRole(session) && application.status === "APPROVED" ? endButton(application, reload) : "",
+    hasRole(session) && actionOf(application, reload),
   ]);
-  const columns = [
-    "number",
-    "kind",
-    "used by side",
-    "subject",
-    "state",
-    "jobs used",
-    "expires",
-    "why",
-    "",
-  ];
-  return table(columns, rows, "no applications");
+  return table(APPLICATION_COLUMNS, rows, "no applications");
 }
 
-/** The days until a time, if there is one. */
-function daysLeft(end) {
-  if (!end) return "";
-  const days = Math.floor((Date.parse(end) - Date.now()) / DAY_MS);
-  return h("div", {}, expiryBadge(days), ` ${translate("days")}`);
+/** What an admin can do with an application: end it, or decide on it where all details stand. */
+function actionOf(application, reload) {
+  const { side, status } = application;
+  if (status === "APPROVED") return endButton(application, reload);
+  if (side === "theirs" && status === "APPLIED") {
+    return buttonLink("#/approvals", translate("page approvals"));
+  }
+  return "";
 }
 
 function endButton({ number, kind, subject }, reload) {
@@ -97,19 +113,55 @@ function endButton({ number, kind, subject }, reload) {
   return button("terminate", end, "danger");
 }
 
-function grantTable(grants) {
+function grantTable(grants, applications) {
   const rows = grants.map((grant) => [
     datasetLink(grant.dataset_id),
     badge(grant.state),
     timestamp(grant.granted_at),
     grant.granted_by,
     grant.reason,
-    [timestamp(grant.expires_at), grant.state === "in force" && daysLeft(grant.expires_at)].filter(
-      Boolean,
-    ),
+    jobsOf(grant, applications),
+    [timestamp(grant.expires_at), grant.state === "in force" && daysLeft(grant.expires_at)],
   ]);
-  const columns = ["dataset", "state", "granted", "by", "why", "expires"];
+  const columns = ["dataset", "state", "granted", "by", "why", "jobs used", "expires"];
   return table(columns, rows, "no grants to it");
+}
+
+/** The jobs of the permit by which a grant was made; one that a person made has no limit. */
+function jobsOf(grant, applications) {
+  const isItsPermit = ({ kind, side, subject, status }) =>
+    kind === "dataset" &&
+    side === "theirs" &&
+    subject === grant.dataset_id &&
+    ["APPROVED", "TERMINATED"].includes(status);
+  return applications.findLast(isItsPermit)?.jobs_in_words ?? translate("any number of jobs");
+}
+
+/** Applies for a contract, without which a partner answers no other application. */
+function contractButton({ node, url, keys }, reload) {
+  const apply = async () => {
+    const address = inputField("address", "own address");
+    fillOwnAddress(address.querySelector("input"));
+    const fields = [
+      address,
+      inputField("key", "their key", { value: keys[0] ?? "" }),
+      inputField("days", "valid days", { type: "number", min: 1, value: CONTRACT_DAYS }),
+    ];
+    const question = translate("apply for contract?", { node });
+    const send = (form) =>
+      request("POST", "/api/v1/applications", {
+        kind: "contract",
+        partner: node,
+        url,
+        key: form.get("key").trim(),
+        address: form.get("address").trim(),
+        ...expiry(form),
+      });
+    if (!(await askForm(question, fields, { yes: "apply", send }))) return;
+    notify("good", translate("applied", { node }));
+    await reload();
+  };
+  return button("apply for contract", apply);
 }
 
 // ---------------------------------------------------------------- offers
@@ -155,19 +207,24 @@ function applyButton(node, kind, subject) {
       inputField("jobs", "most jobs", { type: "number", min: 1 }),
     ];
     const question = translate("apply?", { what: `${apiWord(kind)} ${subject}`, node });
-    const form = await askForm(question, fields, { yes: "apply" });
-    if (!form) return;
-    await request("POST", "/api/v1/applications", applicationOf(form, node, kind, subject));
+    const send = (form) =>
+      request("POST", "/api/v1/applications", applicationOf(form, node, kind, subject));
+    if (!(await askForm(question, fields, { yes: "apply", send }))) return;
     notify("good", translate("applied", { node }));
   };
   return button("apply", apply);
 }
 
 function applicationOf(form, partner, kind, subject) {
-  const days = Number(form.get("days"));
   const jobs = Number(form.get("jobs"));
-  const application = { kind, partner, subject };
-  if (days) application.expires_at = new Date(Date.now() + days * DAY_MS).toISOString();
+  const application = { kind, partner, subject, ...expiry(form) };
   if (jobs) application.jobs = jobs;
   return application;
+}
+
+/** The end of an application by the days of a form; nothing without days. */
+function expiry(form) {
+  const days = Number(form.get("days"));
+  if (!days) return {};
+  return { expires_at: new Date(Date.now() + days * DAY_MS).toISOString() };
 }

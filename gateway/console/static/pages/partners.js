@@ -7,7 +7,14 @@ import { apiWord, translate } from "../language.js";
 import { hasRole } from "../roles.js";
 import { badge, box, card, code, expiryBadge, faintCode, hint, row, table } from "../widgets.js";
 import { invitationForm } from "./invitation.js";
-import { changeRoutes, INVITATION_ACCEPTED, testButton, TLS_FIELDS } from "./routes.js";
+import {
+  changeRoutes,
+  INVITATION_ACCEPTED,
+  proofOf,
+  sealingOf,
+  testButton,
+  TLS_FIELDS,
+} from "./routes.js";
 
 const ROUTE_FIELDS = [
   { key: "url", label: "address", type: "url", placeholder: "https://gw.bank.example:7380" },
@@ -70,23 +77,6 @@ function routeTable(routing, session, testResult, reload) {
   return table(columns, rows, "no partners");
 }
 
-/** What proves the requests of a route's node; in red, with the next step, if nothing does. */
-function proofOf({ proof, remedy }) {
-  if (!proof) return "";
-  const word = apiWord(`proof ${proof}`);
-  if (!remedy) return word;
-  return [h("span", { class: "badge bad" }, word), hint(remedy)];
-}
-
-/** Whether messages of containers are sealed, as in force; and control requests, if they are. */
-function sealingOf(route) {
-  const byKey = route.sealing_key ? "accepted" : "off";
-  const ofMessages = apiWord(route.sealing ?? byKey);
-  if (route.control_sealing === "off") return ofMessages;
-  const mode = apiWord(route.control_sealing);
-  return [ofMessages, hint(translate("control sealing", { mode }))];
-}
-
 function switchButton({ node, enabled }, reload) {
   const verb = enabled ? "disable" : "enable";
   return button(verb, async () => {
@@ -101,21 +91,22 @@ function switchButton({ node, enabled }, reload) {
 // ---------------------------------------------------------------- form of a route
 
 const editButton = (route, routing, reload) =>
-  button("edit", async () => {
-    const form = await askRoute(route);
-    if (form) await saveRoute(form, route, routing.version, reload);
+  button("edit", () => {
+    const send = (form) => saveRoute(form, route, routing.version, reload);
+    return askRoute(route, send);
   });
 
 const addButton = (routing, reload) =>
-  button("add a route", async () => {
-    const form = await askRoute(null);
-    if (!form) return;
+  button("add a route", () => {
     // A route that exists is changed: replacing it would lose the fields that the form does not have.
-    const existing = routing.routes.find(({ node }) => node === textOf(form, "node"));
-    await saveRoute(form, existing, routing.version, reload);
+    const send = (form) => {
+      const existing = routing.routes.find(({ node }) => node === textOf(form, "node"));
+      return saveRoute(form, existing, routing.version, reload);
+    };
+    return askRoute(null, send);
   });
 
-function askRoute(route) {
+function askRoute(route, send) {
   const inputs = ROUTE_FIELDS.map(({ key, label, ...attributes }) =>
     inputField(key, label, { value: route?.[key] ?? "", ...attributes }),
   );
@@ -125,7 +116,8 @@ function askRoute(route) {
     signingChoice(route),
     inputField("reason", "reason"),
   ];
-  return askForm(route ? route.node : translate("add a route"), fields, { yes: "save" });
+  const question = route ? route.node : translate("add a route");
+  return askForm(question, fields, { yes: "save", send });
 }
 
 /** A choice whether requests of a route need a signature; those of a new route do by default. */

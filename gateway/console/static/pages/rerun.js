@@ -4,6 +4,7 @@ import { loadCatalog } from "../compose/catalog.js";
 import { asTaskParams, changeRows, parameterChanges, restoreRemoved } from "../compose/changes.js";
 import { loadCopy } from "../compose/copy.js";
 import { downstreamTasks, ROLES } from "../compose/draft.js";
+import { placeFindings } from "../compose/findings.js";
 import { parameterFields } from "../compose/parameters.js";
 import { PlanPanel } from "../compose/plan_panel.js";
 import { button, notify } from "../dialogs.js";
@@ -38,7 +39,7 @@ class Rerun {
     this.job = job;
     this.copy = copy;
     this.catalog = catalog;
-    this.planPanel = new PlanPanel(signal);
+    this.planPanel = new PlanPanel(signal, (findings) => placeFindings(this.#form, findings));
     const mayChangeAll = [job.initiator, job.scheduler].includes(node);
     this.onlyNode = mayChangeAll ? "" : node;
     this.#edited = structuredClone(copy.job);

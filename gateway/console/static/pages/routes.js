@@ -1,8 +1,9 @@
 // Changes of the routes to partners, by hand and by invitation, and their test.
-import { request, segment } from "../api.js";
+import { ApiError, request, segment } from "../api.js";
 import { button, notify } from "../dialogs.js";
 import { h } from "../dom.js";
-import { stepName, translate } from "../language.js";
+import { apiWord, stepName, translate } from "../language.js";
+import { eventsOf } from "../stream.js";
 import { badge, card, hint, stepTable } from "../widgets.js";
 
 /** Reason of a change by invitation; it is stored in English and translated when shown. */
@@ -22,13 +23,49 @@ export async function changeRoutes(method, path, body, reload) {
   await reload();
 }
 
-/** A button that tests a route, and shows the steps in `place`. */
-export function testButton(route, place) {
-  return button("test", async () => {
-    place.replaceChildren(hint(translate("loading")));
-    const result = await request("POST", `/api/v1/routes/${segment(route.node)}/test`);
-    const verdict = badge(result.good ? "good" : "bad");
-    const heading = h("h2", { class: "mono" }, result.node, " ", verdict);
-    place.replaceChildren(card("", heading, stepTable(result.steps, stepName)));
-  });
+/** What proves the requests of a route's node; in red, with the next step, if nothing does. */
+export function proofOf({ proof, remedy }) {
+  if (!proof) return "";
+  const word = apiWord(`proof ${proof}`);
+  if (!remedy) return word;
+  return [h("span", { class: "badge bad" }, word), hint(remedy)];
+}
+
+/** Whether messages of containers are sealed, as in force; and control requests, if they are. */
+export function sealingOf(route) {
+  const byKey = route.sealing_key ? "accepted" : "off";
+  const ofMessages = apiWord(route.sealing ?? byKey);
+  if (route.control_sealing === "off") return ofMessages;
+  const mode = apiWord(route.control_sealing);
+  return [ofMessages, hint(translate("control sealing", { mode }))];
+}
+
+/** A button that tests a route, and shows each step in `place` as it was taken. */
+export const testButton = ({ node }, place) => button("test", () => testRoute(node, place));
+
+async function testRoute(node, place) {
+  const steps = [];
+  showTest(place, node, "RUNNING", steps);
+  const events = eventsOf("POST", `/api/v1/routes/${segment(node)}/test?follow=1`);
+  try {
+    for await (const { name, content } of events) {
+      if (name === "problem") throw new ApiError(0, content);
+      if (name === "end") {
+        showTest(place, node, content.good ? "passes" : "failed", content.steps);
+        return;
+      }
+      steps.push(content);
+      showTest(place, node, "RUNNING", steps);
+    }
+    throw new ApiError(0, { msg: translate("no response") });
+  } catch (error) {
+    showTest(place, node, "failed", steps); // what was found so far
+    throw error;
+  }
+}
+
+function showTest(place, node, state, steps) {
+  const heading = h("h2", { class: "mono", role: "status" }, node, " ", badge(state));
+  const content = steps.length > 0 ? stepTable(steps, stepName) : hint(translate("loading"));
+  place.replaceChildren(card("", heading, content));
 }

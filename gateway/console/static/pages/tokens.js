@@ -57,14 +57,14 @@ const createButton = (show) =>
           value: DEFAULT_DAYS,
         }),
       ];
-      const form = await askForm(translate("create token"), fields, { yes: "create token" });
-      if (!form) return;
-      const { name, role, days } = Object.fromEntries(form);
-      const token = { name: name.trim(), role, days: Number(days) };
-      await show(await request("POST", "/api/v1/tokens", token));
+      const send = async (form) => show(await createToken(Object.fromEntries(form)));
+      await askForm(translate("create token"), fields, { yes: "create token", send });
     },
     "main",
   );
+
+const createToken = ({ name, role, days }) =>
+  request("POST", "/api/v1/tokens", { name: name.trim(), role, days: Number(days) });
 
 /** The text of a new token, which is shown only now. */
 const secretBox = ({ name, token }) =>
