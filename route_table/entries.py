@@ -55,6 +55,8 @@ KEYS: dict[str, str] = {
     "certificate": "PEM file of the certificate that is shown to the peer, with its chain",
     "key": "PEM file of that certificate's key, without a password",
     "server_name": "the name that the peer's certificate must bear; default: the host",
+    "proxy": "HTTP proxy that opens tunnels to the node (CONNECT), as http://user@host:port",
+    "proxy_password": "file with the password of the proxy's user and nothing else",
     "peer_certificate": (
         "what the certificate that the node connects with must bear: a subject alternative "
         "name or sha256:DIGEST of its public key; several separated by commas; default: the "
@@ -86,7 +88,10 @@ KEYS: dict[str, str] = {
 # OPTIONS: ``via``, and the keys that an entry may have with any kind of address.
 ADDRESS_KEYS = ("host", "port", "scheme")
 TLS_KEYS = ("ca", "certificate", "key", "server_name")
-OPTIONS = [key for key in KEYS if key not in ("url", "transport", *ADDRESS_KEYS, *TLS_KEYS)]
+PROXY_KEYS = ("proxy", "proxy_password")
+OPTIONS = [
+    key for key in KEYS if key not in ("url", "transport", *ADDRESS_KEYS, *TLS_KEYS, *PROXY_KEYS)
+]
 SCHEMES = {"http": 80, "https": 443}  # scheme -> its default port, which a route's URL leaves out
 MAX_DEADLINE = 3600.0  # seconds
 ROOT = "(document)"  # path of problems that concern no single entry
@@ -125,6 +130,11 @@ _COMPONENT = re.compile(r"[^\s,/]{1,200}/[^\s,/]{1,200}|\*")
 # A name or the pin of a key in a certificate, in lower case.
 _CERTIFICATE_NAME = re.compile(r"sha256:[0-9a-f]{64}|(?!sha256:)[\x21-\x2b\x2d-\x7e]{1,500}")
 _PORT = re.compile(r"[0-9]{1,5}")
+# The user is percent-encoded and without a password; an IPv6 address is in brackets.
+_PROXY = re.compile(
+    r"http://(?:[A-Za-z0-9._~!$&'()*+,;=%-]{1,200}@)?"
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]]+):(?P<port>[0-9]{1,5})/?"
+)
 _SCHEME = re.compile("|".join(SCHEMES))
 # Separates public keys: a comma, or a line of PEM around a key.
 _KEY_ENDS = re.compile(r",|-----(?:BEGIN|END) PUBLIC KEY-----")
@@ -301,6 +311,7 @@ def read_route(node: str, entry: Entry) -> Route:
     if url and "transport" in entry.values:
         transport = _read_url(entry, "transport", _GRPC_SCHEMES)
     tls_values = _read_tls_keys(entry, url, transport)
+    proxy_values = _read_proxy_keys(entry)
     if node == DEFAULT_ENTRY:
         _check_default_route(entry)
     options = entry.read_all(OPTIONS)
@@ -312,6 +323,7 @@ def read_route(node: str, entry: Entry) -> Route:
         url,
         transport=transport,
         **tls_values,
+        **proxy_values,
         **options,
     )
 
@@ -364,6 +376,21 @@ def _read_tls_keys(
     for key, counterpart in (("certificate", "key"), ("key", "certificate")):
         if key in entry.values:
             entry.require(counterpart, f"is missing beside {key}")
+    return values
+
+
+def _read_proxy_keys(entry: Entry) -> dict[str, Any]:
+    """Return the values of the keys for a proxy, by key.
+
+    Keys beside ``via`` are reported, and a password without a user.
+    """
+    if "via" in entry.values:
+        entry.refuse_present(PROXY_KEYS, "belongs to the entry of the node that via names")
+        return {}
+    values = entry.read_all(PROXY_KEYS)
+    has_user = "@" in values.get("proxy", "")
+    if not has_user:
+        entry.refuse_present(["proxy_password"], "needs a user in proxy: http://user@host:port")
     return values
 
 
@@ -670,6 +697,19 @@ def _read_certificate_names(text: str) -> tuple[str, ...]:
     return _list_of(_CERTIFICATE_NAME)(text.lower())
 
 
+def _read_proxy(text: str) -> str:
+    """Return the URL of a proxy.
+
+    Raises `ValueError` for any other text, and for a URL with a password: it belongs into a file.
+    """
+    match = _PROXY.fullmatch(text)
+    if match is None:
+        raise ValueError
+    _read_host(match["host"])
+    _read_port(match["port"])
+    return text
+
+
 _BOOLEAN = _Reader(_read_boolean, "must be true or false")
 _PEM_FILE = _Reader(_matching(_FILE), "must be the path of a PEM file")
 
@@ -693,6 +733,10 @@ _READERS: Mapping[str, _Reader] = {
     "certificate": _PEM_FILE,
     "key": _PEM_FILE,
     "server_name": _Reader(_read_server_name, "must be a host name or an address"),
+    "proxy": _Reader(
+        _read_proxy, "must read http://host:port or http://user@host:port, without a password"
+    ),
+    "proxy_password": _Reader(_matching(_FILE), "must be the path of a file"),
     "components": _Reader(
         _list_of(_COMPONENT), "must be patterns such as unionpay/*, separated by commas"
     ),

@@ -36,9 +36,9 @@ NODE_RULE = (
 )
 
 _PLAIN_KEY = re.compile(r"[\w-]{1,128}")
-_FILES = ("ca", "certificate", "key")
+_FILES = ("ca", "certificate", "key", "proxy_password")
 # The fields that a route takes from the entry of the node that passes its requests on.
-_HOP_FIELDS = ("url", "transport", "peer_certificate", "server_name", *_FILES)
+_HOP_FIELDS = ("url", "transport", "peer_certificate", "server_name", "proxy", *_FILES)
 
 
 # ------------------------------------------------------------ problems and files
@@ -162,13 +162,31 @@ class Bearer:
 
 @dataclass(frozen=True)
 class Identity:
-    """The files (PEM) and names for TLS with one address."""
+    """The way to one address: the files (PEM) and names for TLS, and the proxy."""
 
     ca: str | None = None  # None: the authorities of this machine's Python
     certificate: str | None = None  # shown to a peer that asks for one; None: none is shown
     key: str | None = None  # of ``certificate``
     # The name that the peer's certificate must bear; None: the address's host.
     server_name: str | None = None
+    # URL of the HTTP proxy that opens tunnels to the address, perhaps with a user; None: no proxy.
+    proxy: str | None = None
+    proxy_password: str | None = None  # file with the password of the proxy's user
+
+    def without_tls(self) -> "Identity":
+        """Return the way to the address without TLS: the proxy alone."""
+        return Identity(
+            proxy=self.proxy,
+            proxy_password=self.proxy_password,
+        )
+
+    def without_proxy(self) -> "Identity":
+        """Return the files and names for TLS alone."""
+        return replace(
+            self,
+            proxy=None,
+            proxy_password=None,
+        )
 
 
 NO_IDENTITY = Identity()
@@ -194,10 +212,12 @@ class Route:
     via: str | None = None
     # This node passes requests on between ``node`` and every other node whose route has ``relay``.
     relay: bool = False
-    ca: str | None = None  # this and the next three: see `Identity`
+    ca: str | None = None  # this and the next five: see `Identity`
     certificate: str | None = None
     key: str | None = None
     server_name: str | None = None
+    proxy: str | None = None
+    proxy_password: str | None = None
     # Patterns, with ``*`` for anything, of the components that may run here in jobs of the node;
     # empty: all.
     components: tuple[str, ...] = ()
@@ -276,6 +296,8 @@ class Route:
             self.certificate,
             self.key,
             self.server_name,
+            self.proxy,
+            self.proxy_password,
         )
 
     def with_paths_from(self, folder: Path) -> "Route":

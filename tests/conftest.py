@@ -30,7 +30,15 @@ from xdist.scheduler import LoadScopeScheduling
 from engines.docker.sandboxes import LABEL
 from engines.firewall import PREFIX, Firewall
 from tests import made_once, storages
-from tests.services import browser, own_docker, registry, reverse_proxies, sshd, usable
+from tests.services import (
+    browser,
+    outbound_proxy,
+    own_docker,
+    registry,
+    reverse_proxies,
+    sshd,
+    usable,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
@@ -133,6 +141,7 @@ CHECKS: dict[str, Callable[[], object]] = {
     "browser": partial(_check_file, browser.PROGRAM, "Debian has it in chromium"),
     "registry": partial(_check_file, registry.PROGRAM, "Debian has it in docker-registry"),
     "reverse_proxies": partial(usable, *reverse_proxies.PROGRAMS),
+    "outbound_proxy": partial(_check_file, outbound_proxy.PROGRAM, "Debian has it in tinyproxy"),
     "fate_flow": partial(
         _check_file, f".venv-fate-flow/{_PACKAGES}/fate_flow", "make .venv-fate-flow/.done"
     ),

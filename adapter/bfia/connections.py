@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import httptools
 import httpx
 
+from adapter.bfia.outbound import ProxyFailed, open_socket, proxy_of
 from gateway.errors import PeerUnreachable
 from gateway.runtime.context import Exchange
 from route_table.certificates import stamp
@@ -69,7 +70,14 @@ class Response:
 
 
 class NotConnected(Exception):
-    """No connection could be opened: the request was not sent."""
+    """No connection could be opened: the request was not sent.
+
+    ``reason`` is the symbolic name if a proxy on the way is the cause; else "".
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class NoResponse(Exception):
@@ -221,9 +229,9 @@ class Client:
         self,
         url: str,
         tls_context: ssl.SSLContext,
-        server_name: str | None = None,
+        identity: Identity = NO_IDENTITY,
     ) -> None:
-        """``server_name``: the name in the peer's certificate; None: the name of the host."""
+        """``identity`` has the name in the peer's certificate, and the proxy on the way."""
         parts = urlsplit(url)
         self._uses_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
@@ -231,7 +239,8 @@ class Client:
         self._netloc = parts.netloc.rpartition("@")[2]  # without user and password
         self._prefix = parts.path.rstrip("/")
         self._tls_context = tls_context
-        self._server_name = server_name or self._host
+        self._server_name = identity.server_name or self._host
+        self._proxy = proxy_of(identity)
         self._slots = threading.Semaphore(MAX_REQUESTS)
         self._lock = threading.Lock()
         # Idle connections, the most recent last, with the time of their last response
@@ -304,6 +313,8 @@ class Client:
         """Open a connection for one request. Raises `NotConnected`."""
         try:
             sock = self._open_socket(min(_CONNECT_SECONDS, seconds))
+        except ProxyFailed as error:
+            raise NotConnected(str(error), error.reason) from error
         except (OSError, ValueError) as error:
             raise NotConnected(str(error)) from error
         with self._lock:
@@ -312,7 +323,7 @@ class Client:
 
     def _open_socket(self, timeout: float) -> socket.socket:
         """Connect, over TLS for https. Raises OSError, and ValueError for an unusable name."""
-        sock = socket.create_connection((self._host, self._port), timeout)
+        sock = open_socket(self._host, self._port, timeout, self._proxy)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._uses_tls:
@@ -400,10 +411,9 @@ class Connections:
 
         Raises `PeerUnreachable` if the identity's files are unusable.
         """
-        key = (url, identity)
         if not url.startswith("https"):  # no TLS: the identity's files are neither read nor checked
-            return self._clients.get(key, NO_IDENTITY)
-        return self._clients.get(key, identity)
+            identity = identity.without_tls()
+        return self._clients.get((url, identity), identity)
 
     def close(self) -> None:
         """Close every client; running calls fail."""
@@ -417,7 +427,7 @@ def _client(
 ) -> Client:
     """Return a new client; ``key``: its address and identity."""
     url, identity = key
-    return Client(url, tls_context, identity.server_name)
+    return Client(url, tls_context, identity)
 
 
 class Clients(Generic[K, C]):
@@ -469,7 +479,7 @@ def context(identity: Identity) -> ssl.SSLContext:
 
     Raises `PeerUnreachable` if one of its files is unusable.
     """
-    if identity == NO_IDENTITY:
+    if identity.without_proxy() == NO_IDENTITY:
         return _default_context()
     try:
         return _load_context(identity)
@@ -517,5 +527,10 @@ def sni_extension(identity: Identity) -> dict[str, str]:
 
 def _file_stamps(identity: Identity) -> FileStamps:
     """Return the stamp of each file of an identity, which shows whether the file has changed."""
-    files = (identity.ca, identity.certificate, identity.key)
+    files = (
+        identity.ca,
+        identity.certificate,
+        identity.key,
+        identity.proxy_password,
+    )
     return [stamp(file) for file in files if file is not None]

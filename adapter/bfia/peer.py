@@ -392,7 +392,8 @@ class Peer:
         except NotConnected as error:
             self._record(call, status=None, code=None, message=f"cannot connect: {error}")
             text = f"cannot connect to {call.speaker}: {error}"
-            raise PeerUnreachable(text, delivered=False, reason=call.unreachable_reason) from error
+            reason = error.reason or call.unreachable_reason
+            raise PeerUnreachable(text, delivered=False, reason=reason) from error
         except NoResponse as error:
             self._record(call, status=None, code=None, message=f"no answer: {error}")
             text = f"no answer from {call.speaker}: {error}"

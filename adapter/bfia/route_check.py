@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from adapter.bfia import outbound
 from adapter.bfia.channel.codec import (
     SUCCESS,
     Ptp,
@@ -28,6 +29,7 @@ from adapter.bfia.channel.grpc_client import is_grpc
 from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
 from adapter.bfia.channel.sending import message_path
+from adapter.bfia.outbound import ProxyFailed, open_socket, proxy_of
 from adapter.bfia.paths import SCHEDULE
 from adapter.bfia.peer import Peer
 from adapter.bfia.peer_response import PROFILE_MISMATCH
@@ -136,6 +138,15 @@ _PAGES = {
     FILTER: "ask whoever runs the filter to let this node's requests to that address pass",
     BODY_LIMIT: (
         "ask the partner's admin to raise the body limit of its proxy (nginx: client_max_body_size)"
+    ),
+}
+# Reason of a proxy that opens no tunnel -> remedy.
+_PROXY_REMEDIES = {
+    outbound.UNREACHABLE: "correct proxy in the entry, or ask whoever runs the proxy",
+    outbound.LOGIN: "correct the user in proxy, and the password in the file proxy_password",
+    outbound.REFUSED: (
+        "ask whoever runs the proxy to allow CONNECT to that host and port; many allow port 443 "
+        "only"
     ),
 }
 # Remedy for any other refusal of hello: a service other than a gateway may listen at the port.
@@ -283,6 +294,7 @@ class _RouteTest:
         self._listener = listener
         self._url = urlsplit(route.url)
         self._port = self._url.port or _PORTS[self._url.scheme]
+        self._proxy = proxy_of(route.identity)
         # The peer's response to hello; ``sent`` and ``received`` are this node's times of the
         # request and of the response, in seconds since 1970.
         self._greeting: dict[str, Any] = {}
@@ -354,6 +366,8 @@ class _RouteTest:
 
     def _dns(self) -> Step:
         """Resolve the host name in the entry's URL."""
+        if self._proxy is not None:
+            return trials.skipped(f"proxy {self._proxy.address} resolves the name")
         name = self._url.hostname
         try:
             infos = socket.getaddrinfo(
@@ -370,10 +384,16 @@ class _RouteTest:
 
     def _tcp(self) -> Step:
         """Open a connection to the host and port of the entry's URL."""
-        where = f"{self._url.hostname}:{self._port}"
+        host = self._url.hostname or ""
+        where = f"{host}:{self._port}"
+        through = ""
+        if self._proxy is not None:
+            through = f", through proxy {self._proxy.address}"
         try:
-            with socket.create_connection((self._url.hostname, self._port), CONNECT_SECONDS):
-                return trials.ok(where)
+            with open_socket(host, self._port, CONNECT_SECONDS, self._proxy):
+                return trials.ok(where + through)
+        except ProxyFailed as error:
+            return trials.failed(str(error), _PROXY_REMEDIES[error.reason])
         except ConnectionRefusedError:
             return trials.failed(
                 f"nothing listens at {where}", "start the peer's gateway, or correct the port"
@@ -442,7 +462,7 @@ class _RouteTest:
     def _no_answer(self, error: PeerUnreachable) -> Step:
         """Return the outcome of an unanswered hello, or of an answer without a valid signature."""
         is_plain = self._url.scheme == "http"
-        if is_plain and speaks_tls(self._url.hostname or "", self._port):
+        if is_plain and speaks_tls(self._url.hostname or "", self._port, self._proxy):
             return trials.failed(
                 "https is spoken there, and the entry says http",
                 "begin the entry's url with https",

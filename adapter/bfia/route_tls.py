@@ -1,12 +1,12 @@
 """The step of a route's test that tries TLS."""
 
 import contextlib
-import socket
 import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from adapter.bfia.connections import context
+from adapter.bfia.outbound import Proxy, open_socket, proxy_of
 from gateway.errors import PeerUnreachable
 from gateway.runtime import trials
 from gateway.runtime.trials import Step
@@ -53,7 +53,7 @@ def try_tls(host: str, port: int, identity: Identity) -> Step:
     version = ""
     try:
         with (
-            socket.create_connection((host, port), CONNECT_SECONDS) as plain,
+            open_socket(host, port, CONNECT_SECONDS, proxy_of(identity)) as plain,
             context(identity).wrap_socket(plain, server_hostname=name) as conn,
         ):
             certificate = conn.getpeercert() or {}
@@ -88,14 +88,18 @@ def _broken_handshake(error: OSError, version: str, identity: Identity) -> Step:
     return trials.failed(f"no TLS there: {reason}", remedy)
 
 
-def speaks_tls(host: str, port: int) -> bool:
+def speaks_tls(
+    host: str,
+    port: int,
+    proxy: Proxy | None = None,
+) -> bool:
     """True if the port accepts a TLS handshake, whatever its certificate."""
     unchecked = ssl.create_default_context()
     unchecked.check_hostname = False
     unchecked.verify_mode = ssl.CERT_NONE
     with (
         contextlib.suppress(OSError),
-        socket.create_connection((host, port), CONNECT_SECONDS) as plain,
+        open_socket(host, port, CONNECT_SECONDS, proxy) as plain,
         unchecked.wrap_socket(plain, server_hostname=host),
     ):
         return True

@@ -19,7 +19,7 @@ from route_table.model import PROFILES
 commands = typer.Typer(name="route")
 
 
-_FILES = ("ca", "certificate", "key")  # keys of a route that name a file
+_FILES = ("ca", "certificate", "key", "proxy_password")  # keys of a route that name a file
 # Fields of a change that may leave a route without a key; "" stands for a route that was
 # added or replaced.
 _SIGNING_FIELDS = ("", "keys", "signing")
@@ -72,6 +72,10 @@ _ROUTE_OPTIONS: dict[str, tuple[Any, Any]] = {
     "key": _route_option("PEM file on the node's machine: the key of that certificate."),
     "server_name": _route_option(
         "Name that its certificate must have, where that is not the host."
+    ),
+    "proxy": _route_option("HTTP proxy on the way to it, such as http://user@proxy.example:3128."),
+    "proxy_password": _route_option(
+        "File on the node's machine: the password of that user and nothing else."
     ),
     "peer_certificate": _route_option(
         "Required in the client certificate of its requests: a subject alternative name, or "

@@ -14,6 +14,7 @@ from adapter.bfia.channel.codec import INVOKE, TransportReply, decode_answer
 from adapter.bfia.channel.grpc_client import GrpcConnection, is_grpc
 from adapter.bfia.channel.http_client import BadAddress, HttpConnections, PeerResponse
 from adapter.bfia.connections import Clients
+from adapter.bfia.outbound import ProxyFailed, proxy_of
 from adapter.page import first_words
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from route_table.model import Identity, Route
@@ -144,9 +145,9 @@ class Courier:
             await client.aclose()
 
 
-def _open_http(_: Identity, verify: ssl.SSLContext) -> HttpConnections:
-    """Return connections for HTTP under a TLS context."""
-    return HttpConnections(verify)
+def _open_http(identity: Identity, verify: ssl.SSLContext) -> HttpConnections:
+    """Return connections for HTTP under a TLS context, perhaps through the identity's proxy."""
+    return HttpConnections(verify, proxy_of(identity))
 
 
 def _open_grpc(
@@ -158,8 +159,11 @@ def _open_grpc(
     return GrpcConnection(url, identity, verify)
 
 
-def _open_relay_client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
-    """Return an HTTP client for the relay."""
+def _open_relay_client(identity: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
+    """Return an HTTP client for the relay.
+
+    Raises PeerUnreachable if the password for the identity's proxy cannot be read.
+    """
     return httpx.AsyncClient(
         limits=httpx.Limits(
             max_connections=256,
@@ -167,9 +171,25 @@ def _open_relay_client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient
             keepalive_expiry=4.0,
         ),
         headers={"accept-encoding": "identity"},
+        proxy=_proxy_of_relay(identity),
         trust_env=False,
         verify=verify,
     )
+
+
+def _proxy_of_relay(identity: Identity) -> httpx.Proxy | None:
+    """Return the proxy of an identity for the relay's client; None without one.
+
+    Raises PeerUnreachable if the password cannot be read.
+    """
+    proxy = proxy_of(identity)
+    if proxy is None:
+        return None
+    url = f"http://{proxy.address}"
+    try:
+        return httpx.Proxy(url, auth=proxy.login())
+    except ProxyFailed as error:
+        raise PeerUnreachable(str(error), delivered=False, reason=error.reason) from error
 
 
 def _reason(response: PeerResponse) -> str:

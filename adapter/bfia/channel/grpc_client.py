@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from adapter.bfia.channel.codec import encode_answer
 from adapter.bfia.channel.http_client import PeerResponse
 from adapter.bfia.channel.message_forms import Form
+from adapter.bfia.outbound import proxy_of
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid
 from route_table.model import Identity
@@ -213,6 +214,9 @@ def _target(
     """
     split = urlsplit(url)
     options: list[tuple[str, Any]] = list(_OPTIONS)
+    proxy = proxy_of(identity)
+    if proxy is not None:
+        options.append(("grpc.http_proxy", proxy.url()))
     if split.scheme == "grpc":
         return _Target(split.netloc, None, options)
     if identity.server_name:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from adapter.bfia.channel.pieces import total_length
 from adapter.bfia.connections import ResponseReader, request_head
+from adapter.bfia.outbound import Proxy, open_socket
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
@@ -63,8 +64,13 @@ class HttpConnections:
     They belong to one event loop; call `close` there.
     """
 
-    def __init__(self, verify: ssl.SSLContext) -> None:
+    def __init__(
+        self,
+        verify: ssl.SSLContext,
+        proxy: Proxy | None = None,
+    ) -> None:
         self._verify = verify
+        self._proxy = proxy
         self._slots: defaultdict[Origin, asyncio.Semaphore] = defaultdict(_connection_slots)
         self._idle: defaultdict[Origin, list[_Connection]] = defaultdict(list)
         self._closed = False
@@ -125,13 +131,28 @@ class HttpConnections:
             context = self._verify
             name = origin.name or origin.host
         async with asyncio.timeout(seconds):
-            reader, writer = await asyncio.open_connection(
-                origin.host,
-                origin.port,
-                limit=_SLICE,
-                ssl=context,
-                server_hostname=name,
-            )
+            if self._proxy is None:
+                reader, writer = await asyncio.open_connection(
+                    origin.host,
+                    origin.port,
+                    limit=_SLICE,
+                    ssl=context,
+                    server_hostname=name,
+                )
+            else:
+                tunnel = await asyncio.to_thread(
+                    open_socket,
+                    origin.host,
+                    origin.port,
+                    seconds,
+                    self._proxy,
+                )
+                reader, writer = await asyncio.open_connection(
+                    sock=tunnel,
+                    limit=_SLICE,
+                    ssl=context,
+                    server_hostname=name,
+                )
         return _Connection(reader, writer)
 
     def close(self) -> None:

@@ -942,6 +942,8 @@ class Route(Response):
     certificate: str | None = None
     key: str | None = None
     server_name: str | None = None
+    proxy: str | None = None
+    proxy_password: str | None = None
     components: list[str] = Field(default_factory=list)
     peer_certificate: list[str] = Field(default_factory=list)
     keys: list[str] = Field(default_factory=list)

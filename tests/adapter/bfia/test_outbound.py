@@ -1,0 +1,184 @@
+"""Connections through HTTP proxies: a real one, and proxies that misbehave."""
+
+import base64
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+
+from adapter.bfia.outbound import LOGIN, REFUSED, UNREACHABLE, ProxyFailed, open_socket, proxy_of
+from route_table.document import parse
+from route_table.model import Identity, InvalidRoutes
+from tests.e2e.nodes import free_ports
+from tests.services.outbound_proxy import PASSWORD, USER, outbound_proxy
+
+NODE = "JG0100002200000020"
+GREETING = b"hello"
+SECONDS = 60.0  # only ends a hang
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[int]:
+    """Listen, and send an answer to what each connection says first; yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+        thread = Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+def through(
+    port: int,
+    user: str = "",
+    password_file: str | None = None,
+) -> Identity:
+    """Return the way through a proxy at a port."""
+    login = f"{user}@" if user else ""
+    return Identity(
+        proxy=f"http://{login}127.0.0.1:{port}",
+        proxy_password=password_file,
+    )
+
+
+def refusal(identity: Identity, port: int = 443) -> ProxyFailed:
+    """Return why a proxy opens no tunnel to a port."""
+    with pytest.raises(ProxyFailed) as failure:
+        open_socket("127.0.0.1", port, SECONDS, proxy_of(identity))
+    return failure.value
+
+
+# ---------------------------------------------------------------- a real proxy
+
+
+@pytest.mark.slow
+@pytest.mark.outbound_proxy
+def test_a_real_proxy_opens_tunnels_and_refuses_with_a_reason(tmp_path):
+    password = tmp_path / "password"
+    password.write_text(f"{PASSWORD}\n")
+    wrong_password = tmp_path / "wrong"
+    wrong_password.write_text("sesame")
+    with answering(GREETING) as port, outbound_proxy(tmp_path / "proxy", port) as proxy:
+        allowed = through(proxy.port, USER, str(password))
+
+        with open_socket("127.0.0.1", port, SECONDS, proxy_of(allowed)) as tunnel:
+            tunnel.sendall(b"?")
+            assert tunnel.recv(len(GREETING)) == GREETING
+        reasons = [
+            refusal(allowed, port=9).reason,
+            refusal(through(proxy.port, USER, str(wrong_password)), port).reason,
+            refusal(through(proxy.port), port).reason,
+        ]
+
+    assert reasons == [REFUSED, LOGIN, LOGIN]
+
+
+# ---------------------------------------------------------------- proxies that misbehave
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 407 Login\r\n\r\n", LOGIN),
+        (b"HTTP/1.1 403 Forbidden\r\nx: y\r\n\r\n", REFUSED),
+        (b"HTTP/1.0 502\r\n\r\n", REFUSED),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", UNREACHABLE),
+        (b"", UNREACHABLE),
+        (b"HTTP/1.1 200 OK\r\n", UNREACHABLE),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 10_000 + b"\r\n", UNREACHABLE),
+    ],
+    ids=["login", "forbidden", "bad gateway", "no proxy", "closed", "half a head", "flood"],
+)
+def test_each_refusal_has_its_reason(answer, reason):
+    with answering(answer) as port:
+        assert refusal(through(port)).reason == reason
+
+
+def test_a_silent_proxy_ends_in_time():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        proxy = proxy_of(through(silent.getsockname()[1]))
+        with pytest.raises(ProxyFailed) as failure:
+            open_socket("127.0.0.1", 443, 0.2, proxy)
+    assert failure.value.reason == UNREACHABLE
+
+
+def test_a_missing_proxy_is_named():
+    (port,) = free_ports(1)
+    failure = refusal(through(port))
+    assert failure.reason == UNREACHABLE
+    assert f"127.0.0.1:{port}" in str(failure)
+
+
+def test_a_missing_password_file_is_named(tmp_path):
+    path = str(tmp_path / "nothing")
+    with answering(b"") as port:
+        failure = refusal(through(port, USER, path))
+    assert failure.reason == LOGIN
+    assert path in str(failure)
+
+
+def test_what_follows_the_head_belongs_to_the_tunnel():
+    with answering(b"HTTP/1.1 200 OK\r\n\r\n" + GREETING) as port:
+        tunnel = open_socket("node.example", 443, SECONDS, proxy_of(through(port)))
+        with tunnel:
+            assert tunnel.recv(64) == GREETING
+
+
+def test_a_user_may_be_percent_encoded(tmp_path):
+    password = tmp_path / "password"
+    password.write_text("geheim")
+    proxy = proxy_of(through(3128, "bank%5Cann", str(password)))
+    assert proxy is not None
+    encoded = base64.b64encode(b"bank\\ann:geheim")
+    assert proxy.login_header() == b"proxy-authorization: Basic " + encoded + b"\r\n"
+
+
+# ---------------------------------------------------------------- the keys of an entry
+
+
+@pytest.mark.parametrize(
+    ("lines", "path"),
+    [
+        (["proxy: https://proxy.bank:3128"], "proxy"),
+        (["proxy: http://proxy.bank"], "proxy"),
+        (["proxy: http://ann:secret@proxy.bank:3128"], "proxy"),
+        (["proxy: http://proxy.bank:70000"], "proxy"),
+        (["proxy: http://proxy.bank:3128", "proxy_password: /etc/secret"], "proxy_password"),
+        (["proxy_password: /etc/secret"], "proxy_password"),
+    ],
+    ids=["https", "no port", "a password", "a large port", "no user", "no proxy"],
+)
+def test_a_proxy_that_cannot_work_is_refused(lines, path):
+    entry = ["host: gw.example", "port: 7380", *lines]
+    text = f"{NODE}:\n" + "".join(f"  {line}\n" for line in entry)
+    with pytest.raises(InvalidRoutes) as refused:
+        parse(text)
+    (problem,) = refused.value.problems
+    assert problem.path == f"{NODE}.{path}"
+
+
+def test_a_proxy_belongs_to_the_entry_with_the_address():
+    text = (
+        "HUB: {host: hub.example, port: 7380, proxy: 'http://proxy.bank:3128'}\n"
+        "BEHIND: {via: HUB, proxy: 'http://proxy.bank:3128'}\n"
+    )
+    with pytest.raises(InvalidRoutes) as refused:
+        parse(text)
+    (problem,) = refused.value.problems
+    assert problem.path == "BEHIND.proxy"
+
+    table = parse(
+        text.replace(", proxy: 'http://proxy.bank:3128'}\n", "}\n").replace(
+            "port: 7380", "port: 7380, proxy: 'http://proxy.bank:3128'"
+        )
+    )
+    assert table.resolve("BEHIND").identity.proxy == "http://proxy.bank:3128"
