@@ -138,7 +138,9 @@ def load() -> None:
         open(os.devnull, "w") as devnull,
         redirect_stdout(devnull),
     ):
-        Gateway(settings(Path(folder) / "node")).stop()
+        node = Gateway(settings(Path(folder) / "node"))
+        node.listeners.operators.complete()
+        node.stop()
     made_once.when_used()
 
 

@@ -27,7 +27,6 @@ from adapter.bfia.channel.codec import (
 )
 from adapter.bfia.channel.grpc_client import is_grpc
 from adapter.bfia.channel.message_forms import Form
-from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
 from adapter.bfia.channel.sending import message_path
 from adapter.bfia.outbound import ProxyFailed, open_socket, proxy_of
 from adapter.bfia.paths import SCHEDULE
@@ -100,7 +99,7 @@ _TOPIC = "route-test"
 # Form -> body of a peek in that form; a raw one has its topic in a header.
 _PROBES = {
     Form.JSON: b'{"topic": "route-test"}',
-    Form.PROTOBUF: PopInbound(topic=_TOPIC).SerializeToString(),
+    Form.PROTOBUF: b"\x0a\x0aroute-test",  # a PopInbound: field 1, of ten bytes
     Form.RAW: b"",
 }
 # Codes with which a transport that understood the peek may answer: success, no message (404), not

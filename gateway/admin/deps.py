@@ -39,8 +39,12 @@ _DIGITS = re.compile("[0-9]{1,19}")  # `_LARGEST_NUMBER` has 19
 
 
 def provide(app: FastAPI, *services: object) -> None:
-    """Give services to the handlers of an application, which depend on them by their classes."""
-    app.state.services = {type(service): service for service in services}
+    """Give services to the handlers of an application, which depend on them by their classes.
+
+    Services that were provided before remain.
+    """
+    provided = getattr(app.state, "services", {})
+    app.state.services = {**provided, **{type(service): service for service in services}}
 
 
 def service(kind: type[S]) -> Callable[[Request], Awaitable[S]]:

@@ -230,7 +230,6 @@ def build_participation(
             prefix=session_id(""),  # of the names of jobs' sessions
             end_session=peers.sessions.end,
             clock=foundation.clock,
-            every=foundation.pace.cleaning,
         ),
     )
 

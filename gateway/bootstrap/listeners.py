@@ -17,17 +17,16 @@ from starlette.types import ASGIApp
 from adapter.bfia import envelope, requests
 from adapter.bfia.channel.grpc_server import GrpcServer
 from adapter.bfia.control_sealing import RequestOpener
-from gateway.admin.deps import set_language
+from gateway.admin.deps import provide, set_language
 from gateway.bootstrap.layers import LayerServices, middleware
-from gateway.bootstrap.operator_routers import operator_mounts, provide_services
 from gateway.bootstrap.peer_routers import channel_parts, container_mounts, peer_mounts
 from gateway.bootstrap.peer_services import PeerServices
+from gateway.bootstrap.platform_routers import EARLY_PATHS, health_services, platform_mounts
 from gateway.bootstrap.services import Services
-from gateway.console import session
 from gateway.domain.redaction import for_others
-from gateway.http import documents
-from gateway.http.app import Mounted, create_app, with_head
+from gateway.http.app import Mounted, add_description, create_app, include, with_head
 from gateway.http.encoded_bodies import decoding_bodies
+from gateway.http.late_routes import LateRoutes
 from gateway.identity.signatures import Verifier
 from gateway.runtime.trials import Step
 from gateway.store.repositories import SqlUsedSignatures
@@ -37,10 +36,18 @@ GRPC_OVERHEAD = 65536  # bytes that gRPC may add to a message
 
 @dataclass(frozen=True)
 class Listeners:
-    """The application of each listener, with its middleware, and the endpoints of all listeners."""
+    """The application of each listener, with its middleware, and the routers of all listeners."""
 
     apps: Mapping[str, ASGIApp]
-    endpoints: Sequence[APIRoute]
+    # The routers of each listener; those of the operators' are built in part, see `LateRoutes`.
+    mounts: Mapping[str, Sequence[Mounted]]
+    operators: LateRoutes
+
+    @property
+    def endpoints(self) -> Sequence[APIRoute]:
+        """The endpoints of all listeners. Builds those for people, if they are missing."""
+        self.operators.complete()
+        return _api_routes(self.mounts)
 
 
 def build_listeners(
@@ -61,11 +68,10 @@ def build_listeners(
     )
     channel = channel_parts(services)
     mounts = {
-        "operator": operator_mounts(services),
+        "operator": platform_mounts(services),
         "peer": peer_mounts(services, verifier, channel),
         "container": container_mounts(services, channel),
     }
-    endpoints = _api_routes(mounts)
     titles = {
         "operator": "operators",
         "peer": "peers",
@@ -76,31 +82,78 @@ def build_listeners(
         titles["peer"] = "peers and containers"
         mounts["peer"] = [*mounts.pop("container"), *mounts["peer"]]
     checks = _checks(services, verifier)
+    apps = {}
+    for name, routers in mounts.items():
+        apps[name] = create_app(
+            titles[name],
+            routers,
+            documented=name != "operator",  # described once all its routers are built
+            checks=checks[name],
+        )
+    served = {name: _with_envelope(services.peers, name, app) for name, app in apps.items()}
+    provide(apps["operator"], health_services(services))
+    further = _OperatorRoutes(apps["operator"], services, mounts, leaving, doctor)
+    late = LateRoutes(served["operator"], EARLY_PATHS, further.add)
+    served["operator"] = late
+    return Listeners(_with_layers(services, served, channel.max_body), mounts, late)
+
+
+@dataclass(frozen=True)
+class _OperatorRoutes:
+    """The routes for people at the operators' listener, built at their first request."""
+
+    app: FastAPI
+    services: Services
+    mounts: Mapping[str, list[Mounted]]  # the routers of every listener, by its name
+    leaving: Event
+    doctor: Callable[[], Sequence[Step]]
+
+    def add(self) -> None:
+        """Add the routes to the application."""
+        # Imported late: the modules and their models take 8 MB of memory.
+        from gateway.bootstrap.operator_routers import (
+            mount_pages,
+            operator_mounts,
+            provide_services,
+        )
+
+        further = operator_mounts(self.services)
+        include(self.app, further)
+        self.mounts["operator"].extend(further)
+        add_description(self.app, self.mounts["operator"])
+        provide_services(
+            self.app,
+            self.services,
+            _api_routes(self.mounts),
+            self.leaving,
+            self.doctor,
+        )
+        mount_pages(self.app)
+
+
+def _with_layers(
+    services: Services,
+    served: Mapping[str, ASGIApp],
+    largest_message: int,
+) -> dict[str, ASGIApp]:
+    """Return the application of each listener in its middleware.
+
+    ``largest_message``: bytes of a message of the channel, with its envelope.
+    """
     layers = middleware(
         LayerServices(
-            foundation,
+            services.foundation,
             services.registries,
             services.peers,
-            largest_message=channel.max_body,
+            largest_message=largest_message,
         )
     )
     apps = {}
-    for name, routers in mounts.items():
-        app = create_app(
-            titles[name],
-            routers,
-            documented=True,
-            checks=checks[name],
-        )
-        if name == "operator":
-            provide_services(app, services, endpoints, leaving, doctor)
-            session.mount(app)
-            documents.mount(app)
-        served = _with_envelope(services.peers, name, app)
+    for name, app in served.items():
         for layer in layers[name]:
-            served = layer(served)
-        apps[name] = served
-    return Listeners(apps, endpoints)
+            app = layer(app)
+        apps[name] = app
+    return apps
 
 
 def grpc_servers(listeners: Listeners, message_bytes: int) -> dict[str, GrpcServer]:

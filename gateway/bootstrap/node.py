@@ -75,13 +75,11 @@ class Gateway:
         services.runs.heartbeat.start(parts.url_for_gateways(self.settings, peer_url))
         services.runs.executor.start()
         services.partners.applications.loop.start()
-        services.partners.announcements.loop.start()
         services.scheduling.scheduler.loop.start()
-        services.participation.cleaner.start()
         services.registries.webhooks.start()
         services.engines.resources.loop.start()
         services.engines.capacities.loop.start()
-        services.peers.audit_head.start()
+        services.chores.start()
 
     def stop(self) -> None:
         """Let the work in progress end.
@@ -93,10 +91,8 @@ class Gateway:
         # `drain` and `outages` begin their work when they are first used, so `start` omits them.
         services.scheduling.drain.close()
         services.peers.outages.close()
-        services.peers.audit_head.stop()
-        services.partners.announcements.loop.stop()
+        services.chores.stop()
         services.partners.applications.loop.stop()
-        services.participation.cleaner.stop()
         services.registries.webhooks.stop()
         services.engines.capacities.loop.stop()
         services.engines.resources.loop.stop()

@@ -1,4 +1,7 @@
-"""The routers of the operators' listener: the standard's paths for platforms, and ``/api/v1``."""
+"""The routers of the operators' listener for people: ``/api/v1``, the console and the documents.
+
+They are imported and built at the first request for one of them: an idle node saves their memory.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,8 +12,6 @@ from uuid import uuid4
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from adapter.bfia import data, platform, requests
-from adapter.bfia import wire as bfia
 from adapter.bfia.examples import A_JOB
 from adapter.bfia.management import client
 from gateway.admin import (
@@ -36,7 +37,7 @@ from gateway.admin.deps import provide, refuse_unknown_parameters
 from gateway.admin.job_view import JobServices
 from gateway.bootstrap.partner_reports import partner_report_services
 from gateway.bootstrap.peer_proof import listener_proof
-from gateway.bootstrap.peer_routers import SMALL_BODY, bounded
+from gateway.bootstrap.peer_routers import SMALL_BODY
 from gateway.bootstrap.services import Services
 from gateway.config.schema import Settings
 from gateway.config.secrets import oidc_client
@@ -44,6 +45,7 @@ from gateway.console import session
 from gateway.domain.applications import Application, Kind
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.spec import NodeId
+from gateway.http import documents
 from gateway.http.app import Mounted
 from gateway.runtime.answers import PartnerAnswers
 from gateway.runtime.context import current_trace, new_trace_id
@@ -60,7 +62,6 @@ def operator_mounts(services: Services) -> list[Mounted]:
         streams.logs_router,
         streams.events_router,
         admin_node.router,
-        admin_node.health_router,
         models.router,
         datasets.router,
         outputs.router,
@@ -74,7 +75,6 @@ def operator_mounts(services: Services) -> list[Mounted]:
         applications.router,
     ]
     return [
-        *_platform_mounts(services),
         *_large_mounts(services),
         *(
             Mounted(router, SMALL_BODY, checks=[refuse_unknown_parameters])
@@ -105,15 +105,6 @@ def provide_services(
         storage=registries.storage,
         routes=registries.routes,
         clock=foundation.clock,
-    )
-    health_services = admin_node.HealthServices(
-        owner=foundation.owner,
-        store=foundation.store,
-        engine=engine,
-        admission=services.participation.admission,
-        routes=registries.routes,
-        broker=services.peers.broker,
-        metrics=services.peers.metrics,
     )
     node_services = admin_node.NodeServices(
         settings=foundation.settings,
@@ -148,7 +139,6 @@ def provide_services(
     provide(
         app,
         about_services,
-        health_services,
         node_services,
         services.engines.providers,
         route_services,
@@ -166,6 +156,12 @@ def provide_services(
     )
 
 
+def mount_pages(app: FastAPI) -> None:
+    """Add the console and the documents to the operators' application."""
+    session.mount(app)
+    documents.mount(app)
+
+
 def _overview_services(services: Services) -> overview.OverviewServices:
     """Return the services of the paths that the console's first page reads."""
     foundation = services.foundation
@@ -179,31 +175,6 @@ def _overview_services(services: Services) -> overview.OverviewServices:
         clock=foundation.clock,
         limiter=foundation.limiters.peers,
     )
-
-
-def _platform_mounts(services: Services) -> list[Mounted]:
-    """Return the standard's paths for the platform of this node."""
-    settings = services.foundation.settings
-    limiters = services.foundation.limiters
-    body_bytes = settings.limits.body_bytes
-    operators = platform.operator_router(
-        services.scheduling.job_requests,
-        services.scheduling.job_statuses,
-        own_node=settings.node.id,
-        coordinator_node=settings.node.scheduler,
-        limiters=limiters,
-        expand_sites=services.partners.offers.expanded,
-        ids_bytes=min(requests.IDS_BYTES, body_bytes),
-    )
-    logs = platform.log_router(services.runs.run_logs, limiters)
-    registration = platform.provider_router(services.engines.providers, limiters)
-    uploads = data.Uploads(services.registries.datasets, settings.data.max_upload_bytes)
-    return [
-        *bounded(settings, operators),
-        *bounded(settings, logs, size=SMALL_BODY),
-        Mounted(registration, body_bytes, bfia.UsersRefusal),
-        Mounted(data.router(uploads), None, bfia.UsersRefusal),  # limited by `uploads` itself
-    ]
 
 
 def _large_mounts(services: Services) -> list[Mounted]:

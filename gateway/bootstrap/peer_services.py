@@ -1,5 +1,6 @@
 """The stage of a node for other nodes: protocols, signatures, the channel and its sessions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,14 +30,11 @@ from gateway.jobs.trust import Trust
 from gateway.ports import ParticipantApi, SchedulerApi
 from gateway.runtime.context import Peers
 from gateway.runtime.liveness import Outages
-from gateway.runtime.loop import Loop
 from gateway.runtime.metrics import Metrics
 from gateway.store.queries import count
 from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
-
-AUDIT_HEAD_INTERVAL = 3600  # seconds between two looks whether the audit log has to be signed
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class PeerServices:
     protocol: BfiaProtocol
     fate: FateSide
     keyring: Keyring  # this node's keys
-    audit_head: Loop  # signs the head of the audit log
+    sign_audit: Callable[[], None]  # signs the head of the audit log if this is due
     statement_keys: StatementKeys  # sign jobs and the audit log
     bundles: Bundles  # signed descriptions of jobs
     peers: Peers  # calls to nodes, by any protocol
@@ -112,7 +110,6 @@ def build_peer_services(
     )
     protocol.bundles = bundles.bundles_for
     protocol.permits = partial(_permit_header, store, registries.trust)
-    sign_audit = partial(_sign_audit, foundation, registries, statement_keys)
     peers = Peers(
         node,
         {adapter.name: adapter for adapter in (protocol, fate.protocol)},
@@ -126,13 +123,7 @@ def build_peer_services(
         protocol=protocol,
         fate=fate,
         keyring=keyring,
-        audit_head=Loop(
-            "audit head",
-            sign_audit,
-            lambda _: [""],  # one unit of work, without a name
-            every=AUDIT_HEAD_INTERVAL,
-            workers=1,
-        ),
+        sign_audit=partial(_sign_audit, foundation, registries, statement_keys),
         statement_keys=statement_keys,
         bundles=bundles,
         peers=late.peers.bind(peers),
@@ -229,12 +220,8 @@ def _sign_audit(
     foundation: Foundation,
     registries: Registries,
     keys: StatementKeys,
-    _: str,
 ) -> None:
-    """Sign the audit log if this is due; the last argument is the loop's unit without a name.
-
-    A key that cannot sign now is tried again at the loop's next look.
-    """
+    """Sign the audit log if this is due. A key that cannot sign now is tried again next time."""
     settings = foundation.settings
     head = HeadFile(settings.state_dir)
     try:

@@ -17,6 +17,10 @@ from gateway.bootstrap.peer_services import PeerServices, build_peer_services
 from gateway.bootstrap.run_services import RunServices, build_run_services
 from gateway.bootstrap.sockets import Sockets, open_sockets
 from gateway.config.schema import Settings
+from gateway.jobs import announcements
+from gateway.runtime.chores import Chore, Chores
+
+_AUDIT_HEAD_INTERVAL = 3600.0  # seconds between two looks whether the audit log has to be signed
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Services:
     participation: ParticipationServices
     partners: PartnerServices
     sockets: Sockets
+    chores: Chores  # the work of all stages that is seldom due
 
 
 def build_services(
@@ -55,6 +60,11 @@ def build_services(
     )
     partners = build_partner_services(foundation, registries, peers, late)
     sockets = late.sockets.bind(open_sockets(settings, engines.engine))
+    chores = [
+        Chore("cleaning", participation.cleaner.clean, pace.cleaning, is_due_at_start=False),
+        Chore("announcements", partners.announcements.compare, announcements.INTERVAL),
+        Chore("audit head", peers.sign_audit, _AUDIT_HEAD_INTERVAL),
+    ]
     return Services(
         foundation=foundation,
         registries=registries,
@@ -65,4 +75,5 @@ def build_services(
         participation=participation,
         partners=partners,
         sockets=sockets,
+        chores=Chores(chores),
     )

@@ -3,11 +3,9 @@
 import errno
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -21,9 +19,10 @@ from gateway.cli.client import (
     check_exists,
     invalid_in,
 )
-from gateway.cli.command import EngineKind, command, loaded_from
+from gateway.cli.command import EngineKind, command, loaded_from, reporting
 from gateway.cli.language import requested_language, set_language, translated
 from gateway.cli.output import say
+from gateway.cli.start import absent
 from gateway.errors import Invalid
 from gateway.version import VERSION
 
@@ -249,35 +248,36 @@ def serve(
     next start.
     """
     # structlog would load rich for coloured tracebacks, which the logs of a node do not have.
-    with _absent("rich"):
+    with absent("rich"):
         from gateway.cli.serve import run
 
     check_exists(config)
     try:
         run(config, log_format, ready_file)
-    except Invalid as error:
-        raise invalid_in(config, error) from None
-    except OSError as error:
-        text = str(error)
-        if error.errno == errno.EADDRINUSE:
-            text = f"{error.strerror}; end what listens there, or change listen in {config}"
-        raise CallFailed(text, EXIT_BAD_INPUT) from None
+    except (Invalid, OSError) as error:
+        raise _failed_start(config, error) from None
 
 
-@contextmanager
-def _absent(library: str) -> Iterator[None]:
-    """Make an optional library look absent during imports, so that they do without it.
-
-    Nothing happens if the library is loaded already.
-    """
-    if library in sys.modules:
-        yield
-        return
-    sys.modules[library] = None  # type: ignore[assignment]  # such an import raises ImportError
+def report_failed_start(config: Path, error: Exception) -> NoReturn:
+    """Print why a node did not start, as the command ``serve`` does, and exit."""
+    set_language(requested_language([]))
     try:
-        yield
-    finally:
-        del sys.modules[library]
+        with reporting():
+            raise _failed_start(config, error) from None
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+
+
+def _failed_start(config: Path, error: Exception) -> Exception:
+    """Return `CallFailed` for an error of a start; an unexpected error as it is."""
+    if isinstance(error, Invalid):
+        return invalid_in(config, error)
+    if not isinstance(error, OSError):
+        return error
+    text = str(error)
+    if error.errno == errno.EADDRINUSE:
+        text = f"{error.strerror}; end what listens there, or change listen in {config}"
+    return CallFailed(text, EXIT_BAD_INPUT)
 
 
 @command(app, "demo", "--data credit")

@@ -88,7 +88,13 @@ def create_app(
     )
     app.state.checks = checks  # for a listener that makes a check before the body is read
     if documented:
-        _add_description(app, routers)
+        add_description(app, routers)
+    include(app, routers)
+    return app
+
+
+def include(app: FastAPI, routers: Sequence[Mounted]) -> None:
+    """Add routers to an application, behind those that it has."""
     for mounted in routers:
         responses: dict[int | str, dict[str, Any]] = {}
         if mounted.refusal is not None:
@@ -102,11 +108,10 @@ def create_app(
             responses=responses,
             dependencies=[Depends(check) for check in mounted.checks],
         )
-    return app
 
 
-def _add_description(app: FastAPI, routers: Sequence[Mounted]) -> None:
-    """Add ``/openapi.json`` and ``/docs``."""
+def add_description(app: FastAPI, routers: Sequence[Mounted]) -> None:
+    """Add ``/openapi.json``, which describes these routers, and ``/docs``."""
     refusing_paths = set()
     for mounted in routers:
         if mounted.refusal is not None:

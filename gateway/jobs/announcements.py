@@ -12,11 +12,10 @@ from gateway.domain.announcements import Decision, Identity, Step
 from gateway.domain.applications import APPROVED, UPDATE, Application, Kind
 from gateway.jobs.applications import Applications
 from gateway.ports import Clock
-from gateway.runtime.loop import Loop
 
 log = structlog.get_logger(__name__)
 
-_INTERVAL = 30.0  # seconds between two looks whether contract or key is new
+INTERVAL = 30.0  # seconds between two calls of `Announcements.compare`
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,6 @@ class Announcements:
         self._forget_previous_key = forget_previous_key
         self._clock = clock
         self._compared: Identity | None = None  # with which all contracts were compared
-        self.loop = Loop(
-            "announcements",
-            self._tick,
-            _one_unit,
-            every=_INTERVAL,
-            workers=1,
-        )
 
     def announce(self) -> list[Acknowledgement]:
         """Send an update now to every partner that does not know the present address and key.
@@ -86,7 +78,7 @@ class Announcements:
             acknowledgements.append(Acknowledgement(contract, is_current))
         return acknowledgements
 
-    def _tick(self, _: str) -> None:
+    def compare(self) -> None:
         """Record new contracts, and compare all contracts if the identity has changed."""
         identity = self._identity()
         if identity is None:
@@ -142,11 +134,6 @@ class Announcements:
             status=APPROVED,
         )
         return [contract for contract in approved if contract.holds(now)]
-
-
-def _one_unit(_: object) -> list[str]:
-    """Return the one unit of work of a loop, which has no name."""
-    return [""]
 
 
 def _with_step(

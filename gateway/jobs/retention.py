@@ -41,7 +41,6 @@ Keeper = Callable[[Address], Sequence[str]]
 _IDLE_UNKNOWN = 86_400.0
 # Jobs that are over and older than this are not searched for old checkpoints again.
 _CHECKPOINT_AGE = timedelta(days=2)
-_STOP_WITHIN = 10.0  # seconds that `Cleaner.stop` waits for a removal under way
 
 
 @dataclass(frozen=True)
@@ -194,13 +193,12 @@ class Cleaner:
         prefix: str,
         end_session: Callable[[str], None],
         clock: Clock,
-        every: float = 60.0,
     ) -> None:
-        """Prepare the cleaner; `start` begins its thread.
+        """Prepare the cleaner.
 
         ``channel`` is the folder of the channel's messages. The name of a job's session is
         ``prefix`` followed by the job's id. ``end_session`` takes a job's id, and ends the session
-        with its messages. ``every``: seconds between two cleanings.
+        with its messages.
         """
         self._leftovers = leftovers
         self._keep = leftovers.keep
@@ -212,16 +210,9 @@ class Cleaner:
         self._prefix = prefix
         self._end_session = end_session
         self._clock = clock
-        self._every = every
         # Jobs that are over and have no old checkpoints.
         self._without_old_checkpoints: set[str] = set()
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self._work,
-            name="cleaner",
-            daemon=True,
-        )
         self._sweeps = (
             _Sweep("container", self._containers, self._remove_container),
             _Sweep("session", self._sessions, self._remove_session),
@@ -251,24 +242,6 @@ class Cleaner:
         """Remove the items that `plan` returns; return them with their results."""
         with self._lock:
             return [self._remove(item, sweep) for item, sweep in self._find(orphans)]
-
-    def start(self) -> None:
-        """Begin to clean at intervals, in a thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread; wait at most `_STOP_WITHIN` for a removal under way."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=_STOP_WITHIN)
-
-    def _work(self) -> None:
-        """Clean at intervals until the cleaner stops."""
-        while not self._stopping.wait(self._every):
-            try:
-                self.clean()
-            except Exception:
-                log.exception("cleaning failed")
 
     def _find(
         self,

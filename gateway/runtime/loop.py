@@ -23,7 +23,7 @@ _QUERY = "\0query"  # in place of a key: the regular query; no key contains a ze
 _STOP_TIMEOUT = 10.0  # seconds that `Loop.stop` waits for each thread
 
 
-def _utc_now() -> datetime:
+def utc_now() -> datetime:
     """Return the current time."""
     return datetime.now(UTC)
 
@@ -47,7 +47,7 @@ class Loop:
         *,
         every: float = 1.0,
         workers: int = 2,
-        clock: Callable[[], datetime] = _utc_now,
+        clock: Callable[[], datetime] = utc_now,
         failed: Failed | None = None,
     ) -> None:
         """``advance(key)`` returns when the key is due next, None if only a wake can tell.

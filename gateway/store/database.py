@@ -573,6 +573,9 @@ def _upgrade(connection: sa.Connection) -> None:
 
 def _create_tables(connection: sa.Connection) -> None:
     """Create all tables in an empty database, with the single row of the resource pool."""
+    if connection.dialect.name != "sqlite":
+        for table in schema.metadata.tables.values():
+            table.dialect_kwargs.update(schema.EXACT)
     schema.metadata.create_all(
         connection,
         checkfirst=False,

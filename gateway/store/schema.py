@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Index
-from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.compiler import compiles
 
 from gateway.store.job_words import CUT, LENGTH
 from gateway.store.serialization import as_time, dumps, loads
@@ -22,6 +22,7 @@ LONGEST_REASON = 64  # characters of the reason of a job's failure
 
 # Options of tables on a server, so that its defaults do not matter: every character can be stored,
 # and names that differ in case are different. The migrations create tables with the same options.
+# `database` sets them when it creates tables: SQLAlchemy imports the server's dialect for them.
 EXACT: dict[str, Any] = {
     "mysql_charset": "utf8mb4",
     "mysql_collate": "utf8mb4_bin",
@@ -60,7 +61,18 @@ class _Moment(sa.types.TypeDecorator[datetime]):
         return as_time(value)
 
 
-LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+class _LongText(sa.Text):
+    """A text of up to 4 GiB."""
+
+
+# Compiled by name: the dialect, which has a class for it, would be imported with any database.
+@compiles(_LongText, "mysql", "mariadb")
+def _long_text_of_server(*_: Any, **_options: Any) -> str:
+    """Return the type's name at a server, whose TEXT ends at 64 KiB."""
+    return "LONGTEXT"
+
+
+LongText = _LongText()
 
 
 class _Cut(sa.types.TypeDecorator[str]):
@@ -143,8 +155,8 @@ RowNumber = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def _table(name: str, *items: sa.schema.SchemaItem) -> sa.Table:
-    """Return a table whose texts are compared exactly."""
-    return sa.Table(name, metadata, *items, **EXACT)
+    """Return a table of the project."""
+    return sa.Table(name, metadata, *items)
 
 
 def _key(

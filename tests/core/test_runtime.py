@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors import DatabaseAway
+from gateway.runtime.chores import Chore, Chores
 from gateway.runtime.lanes import NEW_JOB, Lanes
 from gateway.runtime.loop import Loop
 from gateway.runtime.turns import Turns
@@ -28,6 +29,32 @@ def nothing_overdue(now):
 def wait_all(events):
     for event in events:
         assert event.wait(LONG)
+
+
+# ------------------------------------------------------------ chores
+
+
+def test_a_chore_that_fails_has_its_next_turn_and_delays_no_other():
+    turns = {"broken": 0, "sound": 0, "later": 0}
+
+    def count(name):
+        turns[name] += 1
+        if name == "broken":
+            raise ValueError("this chore fails")
+
+    chores = Chores(
+        [
+            Chore("broken", partial(count, "broken"), every=0.01),
+            Chore("sound", partial(count, "sound"), every=0.01),
+            Chore("later", partial(count, "later"), every=NO_TICK, is_due_at_start=False),
+        ]
+    )
+    chores.start()
+    try:
+        wait_for(lambda: turns["broken"] > 2 and turns["sound"] > 2)
+    finally:
+        chores.stop()
+    assert turns["later"] == 0
 
 
 # ------------------------------------------------------------ the loop

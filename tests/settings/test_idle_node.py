@@ -1,24 +1,30 @@
 """What an idle node loads: libraries that it does not use cost memory and a part of its start."""
 
+import os
+import signal
 import sys
 
-from tests.e2e.nodes import Federation, process_engine
+from tests.e2e.nodes import Federation, process_engine, wait_for
 
-# Serves the node of its arguments by the installed command's entry point, and writes the names of
-# the loaded modules into a file at the end.
+# Serves the node of its arguments by the installed command's entry point. On SIGUSR2 it writes the
+# names of the loaded modules into a file.
 SERVE_AND_LIST_MODULES = """
-import atexit, pathlib, sys
+import pathlib, signal, sys
 modules_file, _interpreter, _m, _module, *arguments = sys.argv[1:]
 
-@atexit.register
-def write_modules():
+def write_modules(*_):
     names = [name for name, module in sys.modules.items() if module is not None]
-    pathlib.Path(modules_file).write_text("\\n".join(names))
+    part = pathlib.Path(modules_file + ".part")
+    part.write_text("\\n".join(names))
+    part.rename(modules_file)
 
+signal.signal(signal.SIGUSR2, write_modules)
 sys.argv = ["bfia-gateway", *arguments]
 from gateway.cli import begin
 begin()
 """
+# Requests of the programs that watch a node, and of its platform.
+WATCHING = ("/health/live", "/health/ready", "/metrics", "/v1/platform/schedule/job/query_job_list")
 
 # Packages and modules of a node with other engines or storages than the smallest one has, or of
 # commands and requests that an idle node does not get.
@@ -29,9 +35,15 @@ UNUSED = {
     "engines.docker",
     "engines.kubernetes",
     "engines.swarm",
+    "gateway.admin.jobs",
+    "gateway.bootstrap.operator_routers",
+    "gateway.cli.main",
     "gateway.conformance",
+    "gateway.console",
     "gateway.data.remote_storage",
     "gateway.diagnostics",
+    "google.protobuf",
+    "greenlet",
     "grpc",
     "httpx._main",
     "jsonschema",
@@ -46,6 +58,8 @@ UNUSED = {
     "requests",
     "rich",
     "ruamel",
+    "sqlalchemy.dialects.mysql",
+    "typer",
     "urllib3",
 }
 
@@ -53,9 +67,14 @@ UNUSED = {
 def test_idle_node_loads_nothing_that_it_does_not_use(tmp_path):
     modules_file = tmp_path / "modules"
     federation = Federation(tmp_path / "nodes", ["A"], process_engine())
-    federation["A"].prefix = [sys.executable, "-c", SERVE_AND_LIST_MODULES, str(modules_file)]
+    node = federation["A"]
+    node.prefix = [sys.executable, "-c", SERVE_AND_LIST_MODULES, str(modules_file)]
     with federation:
-        assert federation["A"].ask("GET", "/health/live").status_code == 200
+        for path in WATCHING:
+            assert node.ask("GET", path).status_code == 200
+        os.kill(node.addresses["pid"], signal.SIGUSR2)
+        wait_for(modules_file.exists, about="the node has written its modules")
+        assert node.ask("GET", "/api/v1/jobs").status_code == 200  # loads the rest
     loaded = set(modules_file.read_text().split())
     assert "gateway.bootstrap.node" in loaded
     assert loaded & UNUSED == set()

@@ -41,11 +41,6 @@ from adapter.bfia.channel.pieces import (
     encode_pieces,
     total_length,
 )
-from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
-    Inbound,
-    PopInbound,
-    PushInbound,
-)
 from adapter.bfia.profiles import Profile
 from adapter.body import read_json, without_nulls
 from gateway.domain.problems import Problem
@@ -232,7 +227,7 @@ def read_push(
     """
     if form is Form.RAW:
         return Push(payload=b""), Payload(Pieces(pieces))
-    return _read_apart(Push, PushInbound, pieces, form)
+    return _read_apart(Push, "PushInbound", pieces, form)
 
 
 def read_envelope(
@@ -243,7 +238,7 @@ def read_envelope(
 
     Raises Invalid.
     """
-    return _read_apart(Envelope, Inbound, pieces, form)
+    return _read_apart(Envelope, "Inbound", pieces, form)
 
 
 def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
@@ -255,7 +250,7 @@ def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
         return Ask()
     if form is Form.JSON:
         return _validate(Ask, _read_object(body))
-    return _validate(Ask, message_forms.read_protobuf(PopInbound, body))
+    return _validate(Ask, message_forms.read_protobuf("PopInbound", body))
 
 
 def decode_answer(body: bytes, content_type: str = "") -> TransportReply:
@@ -270,13 +265,13 @@ def decode_answer(body: bytes, content_type: str = "") -> TransportReply:
 
 def _read_apart(
     model: type[E],
-    message_type: Any,
+    name: str,
     pieces: list[bytes],
     form: Form,
 ) -> tuple[E, Payload]:
     """Return a message, and separately its payload, which is not copied if it is long.
 
-    ``message_type`` is the class of ``ptp_pb2`` that corresponds to ``model``. Only the second
+    ``name`` is that of the class of ``ptp_pb2`` that corresponds to ``model``. Only the second
     result is certain to have the payload: the message itself is returned with an empty payload if
     the payload was cut out of it. Raises Invalid.
     """
@@ -287,7 +282,7 @@ def _read_apart(
             if is_json:
                 cut = _cut_json(body)
             else:
-                cut = message_forms.cut_protobuf(message_type, body)
+                cut = message_forms.cut_protobuf(name, body)
             if cut is not None:
                 message = _validate(model, cut.fields | {"payload": b""})
                 return message, Payload(
@@ -302,7 +297,7 @@ def _read_apart(
     if is_json:
         message = _validate(model, _read_object(complete))
     else:
-        message = _validate(model, message_forms.read_protobuf(message_type, complete))
+        message = _validate(model, message_forms.read_protobuf(name, complete))
     return message, Payload(Pieces([message.payload]))
 
 
@@ -435,7 +430,8 @@ def encode_envelope(
     """Return the outer message of the encapsulated mode: in JSON, or else in protobuf."""
     if form is Form.JSON:
         return _in_json({"metadata": dict(metadata)}, pieces)
-    head = message_forms.message_head(Inbound(metadata=dict(metadata)), total_length(pieces))
+    envelope = message_forms.message_type("Inbound")(metadata=dict(metadata))
+    head = message_forms.message_head(envelope, total_length(pieces))
     return [head, *pieces]
 
 
@@ -450,7 +446,7 @@ def _in_protobuf(
     if ptp.topic is not None:
         topic = ptp.topic
     head = message_forms.message_head(
-        PushInbound(topic=topic, metadata=push.metadata),
+        message_forms.message_type("PushInbound")(topic=topic, metadata=push.metadata),
         payload.size,
     )
     return [head, *payload.consume()]

@@ -10,16 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from adapter.bfia.channel.pieces import Pieces
-from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
-    LegacyOutbound,
-    TransportOutbound,
-)
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid
 
@@ -77,17 +72,29 @@ def form_of(content_type: str, topic: str | None) -> Form:
     )
 
 
-def read_protobuf(message_type: Any, body: bytes) -> dict[str, Any]:
+@cache
+def message_type(name: str) -> Any:
+    """Return the class of ``ptp_pb2`` with this name, such as ``Inbound``.
+
+    The library is imported at the first message in protobuf, which many nodes never get.
+    """
+    from adapter.bfia.channel import ptp_pb2
+
+    return getattr(ptp_pb2, name)
+
+
+def read_protobuf(name: str, body: bytes) -> dict[str, Any]:
     """Return the fields of a message in protobuf: its payload, and the others that are not empty.
 
-    ``message_type`` is a class of ``ptp_pb2``. Raises Invalid.
+    ``name`` is that of its class in ``ptp_pb2``. Raises Invalid.
     """
+    from google.protobuf.message import DecodeError  # imported late, see `message_type`
+
     if _has_more_fields(Pieces([body]), MOST_FIELDS):
         raise Invalid([Problem("body", f"must not hold more than {MOST_FIELDS} fields")])
-    name = message_type.DESCRIPTOR.name
     invalid = Invalid([Problem("body", f"must be a message {name} in protobuf")])
     try:
-        fields = message_type.FromString(body).ListFields()
+        fields = message_type(name).FromString(body).ListFields()
     except DecodeError:
         raise invalid from None
     if body and not fields:  # only unknown fields: another message, or not protobuf
@@ -107,11 +114,12 @@ class CutMessage:
     end: int
 
 
-def cut_protobuf(message_type: Any, body: Pieces) -> CutMessage | None:
+def cut_protobuf(name: str, body: Pieces) -> CutMessage | None:
     """Cut the payload out of a message in protobuf.
 
-    None if this is not possible: the message has a group, has not exactly one payload, or ends
-    before its payload does. The caller then reads the whole message. Raises Invalid.
+    ``name`` is that of the message's class. None if this is not possible: the message has a group,
+    has not exactly one payload, or ends before its payload does. The caller then reads the whole
+    message. Raises Invalid.
     """
     payloads = []
     # Fields after the limit are not looked at here. `read_protobuf`, called below or by the caller,
@@ -127,7 +135,7 @@ def cut_protobuf(message_type: Any, body: Pieces) -> CutMessage | None:
     if payload.end > len(body):  # incomplete; the caller then reads the whole body, and fails
         return None
     other_fields = body.read(0, payload.begin) + body.read(payload.end, len(body))
-    fields = read_protobuf(message_type, other_fields)
+    fields = read_protobuf(name, other_fields)
     return CutMessage(fields, payload.value_begin, payload.end)
 
 
@@ -138,12 +146,12 @@ def read_protobuf_response(body: bytes) -> dict[str, Any]:
     text in the earlier layout, so the response is of v1.2.0 if its field 3 looks like a code.
     """
     try:
-        response = read_protobuf(TransportOutbound, body)
+        response = read_protobuf("TransportOutbound", body)
         if _CODE.fullmatch(response.get("code", "")):
             return response
     except Invalid:
         pass
-    return read_protobuf(LegacyOutbound, body)
+    return read_protobuf("LegacyOutbound", body)
 
 
 def response_head(
@@ -160,9 +168,9 @@ def response_head(
     """
     text = _encodable(message)
     if form is Form.RAW:
-        return message_head(LegacyOutbound(code=code, message=text), size)
+        return message_head(message_type("LegacyOutbound")(code=code, message=text), size)
     texts = {name: _encodable(value) for name, value in metadata.items()}
-    response = TransportOutbound(
+    response = message_type("TransportOutbound")(
         code=code,
         message=text,
         metadata=texts,

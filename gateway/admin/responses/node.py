@@ -13,21 +13,6 @@ from gateway.runtime.trials import Step
 # ---------------------------------------------------------------- the node
 
 
-class Live(BaseModel):
-    """The process responds."""
-
-    status: str = Field(description="ok")
-
-
-class Ready(BaseModel):
-    """Whether jobs can be taken."""
-
-    ready: bool
-    checks: dict[str, Object] = Field(
-        description="name of the check -> its result: ok, and further fields"
-    )
-
-
 class Engine(BaseModel):
     """The engine that runs algorithms."""
 
