@@ -1,14 +1,11 @@
 """``make bench``: makespan against bare containers, create_all, the channel, memory.
 
-Prints tables in Markdown. Every ratio compares figures of one run on one machine; seconds alone say
-little about other machines. ``--readme`` measures the figures of both READMEs and performance
-pages, on a quiet machine, and writes them there.
+Prints tables in Markdown. Every ratio compares figures of one run on one machine; seconds alone
+say little about other machines. ``--readme`` measures the same parts, and writes their figures
+into both READMEs and performance pages: run it on a machine without other work.
 """
 
 import argparse
-import os
-import platform
-import subprocess
 import time
 
 from tests.e2e.nodes import ROOT
@@ -26,6 +23,7 @@ from tools.bench import (  # noqa: F401
     request_parts,
     threads,
 )
+from tools.bench.noise import machine_name
 from tools.bench.parts import PARTS, PRINTED_ROWS
 
 # What each part measures, in the order of the tables.
@@ -37,8 +35,10 @@ _DESCRIPTIONS = {
     "fate": "create_all beside FATE-Flow's published server",
     "create": "create_all while containers run, against a bare pair of nodes",
     "requests": "create_all and reads without containers, against bare nodes; commands",
+    "tasks": "jobs of more and more independent tasks",
     "threads": "system calls and threads for one job",
-    "channel": "messages between nodes, against a bare relay",
+    "channel": "messages between nodes by HTTP, against a bare relay",
+    "links": "the same by HTTP, gRPC and mutual TLS, up to 1 GiB",
     "sealing": "sealed messages, against unsealed ones",
     "training": "the channel's part in trainings",
     "idle": "memory by package and threads of an idle node, beside FATE-Flow's server",
@@ -59,11 +59,13 @@ _DESCRIPTIONS = {
 _DAILY_PARTS = (
     "makespan",
     "fate",
-    "create",
     "requests",
+    "tasks",
+    "parties",
     "threads",
     "channel",
     "idle",
+    "upload",
     "beside",
     "ended",
     "failover",
@@ -75,17 +77,15 @@ _SOAKED_JOBS = [1000, 5000, 10_000]
 def main() -> None:
     """Measure the requested parts."""
     options = parse_options()
-    cores = os.cpu_count()
-    load = os.getloadavg()[0]  # of the last minute: other work makes the figures larger
-    python = platform.python_version()
-    print(f"Machine: {cores} cores, {platform.machine()}, Python {python}, load {load:.1f}\n")
+    machine = machine_name()
+    print(f"Machine: {machine}\n")
     start = time.monotonic()
     for name in _DESCRIPTIONS:
         if is_requested(name, options):
             PARTS[name](options)
     print(f"Measured in {time.monotonic() - start:.0f} s")
     if options.readme:
-        readme.write(ROOT, machine_name(), PRINTED_ROWS)
+        readme.write(ROOT, machine, PRINTED_ROWS)
 
 
 def parse_options() -> argparse.Namespace:
@@ -99,8 +99,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--rounds",
         type=int,
-        default=3,
-        help="repetitions of each makespan; the table has the median",
+        help="rounds of each measurement; the tables have medians. Default: those that fit into "
+        "some seconds, at most five",
     )
     parser.add_argument(
         "--only",
@@ -148,8 +148,6 @@ def is_requested(part: str, options: argparse.Namespace) -> bool:
     """Return whether the options select a part."""
     if options.only is not None:
         return bool(options.only == part)
-    if options.readme:
-        return part in readme.NEEDED
     return options.all or part in _DAILY_PARTS
 
 
@@ -160,20 +158,6 @@ def _list_of_parts() -> str:
         mark = "*" if name in _DAILY_PARTS else " "
         lines.append(f"  {mark} {name:11} {description}")
     return "\n".join(lines)
-
-
-def machine_name() -> str:
-    """Return the machine as the pages name it: cores, architecture, Python and Docker."""
-    docker = subprocess.run(
-        ["docker", "version", "-f", "{{.Server.Version}}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    docker_version = ".".join(docker.stdout.strip().split(".")[:2])
-    python_version = ".".join(platform.python_version_tuple()[:2])
-    versions = f"Python {python_version}, Docker {docker_version}"
-    return f"{os.cpu_count()} cores ({platform.machine()}, {versions})"
 
 
 if __name__ == "__main__":

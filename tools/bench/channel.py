@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -217,14 +217,14 @@ def sealing_medians(
     ends: Ends,
     size: int,
     times: int,
-    rounds: int,
+    rounds: Iterable[int],
 ) -> tuple[float, float]:
     """Return the median seconds of a sealed and of an unsealed message, measured in turn."""
     sender, reader = nodes
     sealing_pair = SealingKeyFile(reader.home / "state").read()
     assert sealing_pair is not None  # the gateway has made one at its start
     seconds: dict[str, list[float]] = {"required": [], "off": []}
-    for _ in range(rounds):
+    for _ in rounds:
         for mode, of_mode in seconds.items():
             route = {"sealing_key": sealing_pair.public, "sealing": mode}
             sender.ask("PATCH", f"/api/v1/routes/{reader.id}", json={"route": route})
@@ -237,12 +237,12 @@ def medians(
     floor: Ends,
     size: int,
     times: int,
-    rounds: int,
+    rounds: Iterable[int],
 ) -> tuple[float, float]:
     """Return the median seconds of a message at the nodes and at the floor, measured in turn."""
     seconds: list[float] = []
     bare_seconds: list[float] = []
-    for _ in range(rounds):
+    for _ in rounds:
         seconds += message_times(ends, size, times)
         bare_seconds += message_times(floor, size, times)
     return statistics.median(seconds), statistics.median(bare_seconds)

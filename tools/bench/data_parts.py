@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tests import storages
 from tests.e2e.nodes import Federation, Node
 from tools.bench.nodes import GUEST, PROCESS_ENGINE, two_nodes
-from tools.bench.parts import Rows, part
+from tools.bench.parts import Rows, part, rounds_of
 from tools.bench.training import trainings
 from tools.bench.upload import (
     bare_read,
@@ -105,7 +105,7 @@ def at_s3(options: argparse.Namespace) -> Rows:
             }
             for name, (transfer, bare_transfer) in comparisons.items():
                 figures = _compare(
-                    node, transfer, bare_transfer, file.stat().st_size, options.rounds
+                    node, transfer, bare_transfer, file.stat().st_size, rounds_of(options)
                 )
                 yield [name, f"{options.upload_gib:g} GiB", *figures]
 

@@ -4,6 +4,7 @@ import argparse
 import os
 import statistics
 import time
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from tests.conftest import remove_networks
@@ -12,9 +13,11 @@ from tools.bench import clusters, load
 from tools.bench.daemon import daemon_cost
 from tools.bench.floor import Floor, build
 from tools.bench.nodes import DOCKER_ENGINE, GUEST, chain, two_nodes
-from tools.bench.parts import PARTS, Rows, part, print_table
+from tools.bench.parts import PARTS, Rows, part, print_table, rounds_of, rounds_within
 
-_CHAIN_LENGTHS = (1, 3, 10)  # tasks
+# Tasks of a chain, and seconds of all its rounds.
+_CHAINS = {1: 12.0, 3: 28.0, 10: 70.0}
+_LONGEST_COMPLETE_CHAIN = 3  # longer ones run neither with callbacks nor on the host's network
 _LONG_TASK_SECONDS = 4.0
 _LONG_CHAIN = 3  # tasks
 _JOBS = 50  # jobs that are submitted together
@@ -41,8 +44,8 @@ def makespan(options: argparse.Namespace) -> Rows:
     with Floor() as floor, two_nodes(DOCKER_ENGINE) as (node, _):
         load.run(node, chain(1))  # so that the image and the network are known
         floor.chain(1)
-        for tasks in _CHAIN_LENGTHS:
-            yield _makespan_row(node, floor, tasks, options.rounds)
+        for tasks, seconds in _CHAINS.items():
+            yield _makespan_row(node, floor, tasks, rounds_within(seconds, options))
     remove_networks()
 
 
@@ -50,26 +53,32 @@ def _makespan_row(
     node: Node,
     floor: Floor,
     tasks: int,
-    rounds: int,
+    rounds: Iterable[int],
 ) -> list[object]:
-    jobs: dict[str, list[float]] = {
-        "poll": [],
-        "callback": [],
+    runs = {
+        "poll": partial(load.run, node, chain(tasks, "poll")),
+        "bridge": partial(floor.chain, tasks),
     }
-    bridge_times = []
-    host_times = []
-    for _ in range(rounds):
-        floor.wait_until_prepared()
-        bridge_times.append(floor.chain(tasks))
-        host_times.append(floor.chain(tasks, "host"))
-        for mode, times in jobs.items():
-            times.append(load.run(node, chain(tasks, mode)))
-    poll = statistics.median(jobs["poll"])
-    callback = statistics.median(jobs["callback"])
-    bridge = statistics.median(bridge_times)
-    host = statistics.median(host_times)
-    seconds = [f"{value:.2f} s" for value in (poll, callback, bridge, host)]
-    return [tasks, *seconds, f"{poll / bridge:.2f}", f"{poll / host:.2f}"]
+    if tasks <= _LONGEST_COMPLETE_CHAIN:
+        runs["callback"] = partial(load.run, node, chain(tasks, "callback"))
+        runs["host"] = partial(floor.chain, tasks, "host")
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in rounds:
+        for name, run in runs.items():
+            times[name].append(run())
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+    columns = [_seconds_of(name, medians) for name in ("poll", "callback", "bridge", "host")]
+    to_host = "–"
+    if "host" in medians:
+        to_host = f"{medians['poll'] / medians['host']:.2f}"
+    return [tasks, *columns, f"{medians['poll'] / medians['bridge']:.2f}", to_host]
+
+
+def _seconds_of(name: str, medians: Mapping[str, float]) -> str:
+    """Return a median as the table shows it; a dash if it was not measured."""
+    if name not in medians:
+        return "–"
+    return f"{medians[name]:.2f} s"
 
 
 @part(
@@ -88,7 +97,7 @@ def prepared_namespaces(options: argparse.Namespace) -> Rows:
         jobs = []
         bridges = []
         hosts = []
-        for _ in range(options.rounds):
+        for _ in range(rounds_of(options)):
             hosts.append(floor.chain(_LONG_CHAIN, "host"))
             bridges.append(daemon_cost(partial(floor.chain, _LONG_CHAIN)))
             jobs.append(daemon_cost(partial(load.run, node, chain(_LONG_CHAIN))))
@@ -122,7 +131,7 @@ def together(options: argparse.Namespace) -> Rows:
     bare_times: dict[int, list[float]] = {count: [] for count in _CONCURRENT_CONTAINERS}
     with Floor() as floor, two_nodes(DOCKER_ENGINE) as (node, _):
         load.run(node, chain(1))  # so that the image and the network are known
-        for _ in range(options.rounds + 1):
+        for _ in range(rounds_of(options) + 1):
             floor.wait_until_prepared()
             for concurrent, times in bare_times.items():
                 times.append(floor.together(_JOBS, concurrent))
@@ -154,7 +163,7 @@ def measure_clusters(options: argparse.Namespace) -> None:
         return
     build()
     for kind in clusters.KINDS:
-        rows = list(clusters.rows(kind, GUEST, chain(1), options.tasks, options.rounds))
+        rows = list(clusters.rows(kind, GUEST, chain(1), options.tasks, rounds_of(options)))
         title = f"A job at one node against the same containers bare ({kind})"
         print_table(kind, title, clusters.HEADINGS, rows)
 

@@ -20,13 +20,14 @@ from tests.e2e.nodes import free_ports
 from tests.plain import NO_TLS
 from tools.bench.load import CREATE, quantile
 from tools.bench.nodes import chain, process_engine, two_nodes
-from tools.bench.parts import Rows, milliseconds, part
+from tools.bench.parts import Rows, milliseconds, part, rounds_within
 
 _PARTY = "9999"
 _SUBMIT = "/v2/job/submit"
 _CLIENTS = (1, 8, 32)
-_SECONDS = 6.0  # of a measurement
-_PAUSE = 3.0  # seconds after a measurement, for the jobs that it has left
+_SECONDS = 3.0  # of a measurement
+_ALL_SECONDS = 22.0  # of all rounds with a number of clients
+_PAUSE = 1.5  # seconds after a measurement, for the jobs that it has left
 _TIMEOUT = 120.0  # seconds of a request
 _END_IMMEDIATELY = "#!/bin/sh\nexit 0\n"
 
@@ -57,7 +58,7 @@ def beside_fate_flow(options: argparse.Namespace) -> Rows:
         )
         for clients in _CLIENTS:
             rounds: list[list[_Responses]] = [[], []]
-            for _ in range(options.rounds):
+            for _ in rounds_within(_ALL_SECONDS, options):
                 for responses, (url, body) in zip(rounds, targets, strict=True):
                     responses.append(_submit_jobs(url, body, clients))
                     time.sleep(_PAUSE)

@@ -3,6 +3,7 @@
 import argparse
 import os
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.e2e.nodes import Node
@@ -10,13 +11,19 @@ from tests.services.browser import PROGRAM
 from tools.bench import console, load
 from tools.bench.failover import failover
 from tools.bench.nodes import GUEST, chain, reporting_engine, two_nodes
-from tools.bench.parts import Rows, part
+from tools.bench.parts import Rows, milliseconds, part, rounds_of, rounds_within
 from tools.bench.signing import signing
 from tools.bench.soak import HEADINGS as SOAK_HEADINGS
 from tools.bench.soak import soak
 
 _CHAIN_LENGTH = 3  # tasks of the small job
+_SMALL_JOBS = 5  # that run alone, and beside a large one
+_TEN_TASKS = 10
+_TASK_COUNTS = (1, _TEN_TASKS, 50)  # and the option's
+_TASK_SECONDS = 15.0  # of all rounds with a number of tasks
 _CONCURRENT_JOBS = 1000
+_ENDED_SECONDS = 8.0  # of all chains without, and of all with ended jobs
+_FAILOVER_SECONDS = 20.0
 _ENDED_JOBS = 10_000  # in the database
 
 
@@ -39,7 +46,7 @@ def small_with_large(options: argparse.Namespace) -> Rows:
             node,
             chain(_CHAIN_LENGTH),
             large_job,
-            options.rounds,
+            options.rounds or _SMALL_JOBS,
         )
     yield [
         options.tasks,
@@ -48,6 +55,26 @@ def small_with_large(options: argparse.Namespace) -> Rows:
         f"{times.with_large / times.alone:.1f}",
         f"{times.large:.0f} s",
     ]
+
+
+@part(
+    "tasks",
+    "A job of independent tasks at two nodes (process engine)",
+    ("tasks", "time", "time per task", "by that of ten tasks"),
+)
+def independent_tasks(options: argparse.Namespace) -> Rows:
+    """Measure how the time per task grows with the number of tasks."""
+    times = {}
+    with two_nodes(reporting_engine()) as (node, _):
+        load.run(node, chain(1))
+        for tasks in (*_TASK_COUNTS, options.tasks):
+            job = load.independent(chain(1), tasks)
+            rounds = rounds_within(_TASK_SECONDS, options)
+            times[tasks] = statistics.median(load.run(node, job) for _ in rounds)
+    per_task = {tasks: seconds / tasks for tasks, seconds in times.items()}
+    for tasks, seconds in times.items():
+        ratio = per_task[tasks] / per_task[_TEN_TASKS]
+        yield [tasks, f"{seconds:.2f} s", milliseconds(per_task[tasks]), f"{ratio:.2f}"]
 
 
 @part(
@@ -68,14 +95,13 @@ def thousand(options: argparse.Namespace) -> Rows:
 )
 def with_ended_jobs(options: argparse.Namespace) -> Rows:
     """Measure how much ended jobs in the database slow a job down."""
-    repetitions = 2 * options.rounds + 1
     with two_nodes(reporting_engine()) as nodes:
         node = nodes[0]
-        before = _median_of_chains(node, repetitions)
+        before = _median_of_chains(node, rounds_within(_ENDED_SECONDS, options))
         job_id = _ended_job(node)
         for each in nodes:
             _fill_database(each, job_id)
-        after = _median_of_chains(node, repetitions)
+        after = _median_of_chains(node, rounds_within(_ENDED_SECONDS, options))
     yield [_ENDED_JOBS, f"{before:.2f} s", f"{after:.2f} s", f"{after / before:.2f}"]
 
 
@@ -88,13 +114,13 @@ def pages(options: argparse.Namespace) -> Rows:
     with two_nodes(reporting_engine()) as (node, _):
         job_id = _ended_job(node)
         _fill_database(node, job_id)
-        yield from console.visits(node, job_id, 2 * options.rounds + 1)
+        yield from console.visits(node, job_id, 2 * rounds_of(options) + 1)
 
 
-def _median_of_chains(node: Node, repetitions: int) -> float:
+def _median_of_chains(node: Node, rounds: Iterable[int]) -> float:
     """Return the median seconds of a small job, after one that does not count."""
     load.run(node, chain(_CHAIN_LENGTH))
-    return statistics.median(load.run(node, chain(_CHAIN_LENGTH)) for _ in range(repetitions))
+    return statistics.median(load.run(node, chain(_CHAIN_LENGTH)) for _ in rounds)
 
 
 def _ended_job(node: Node) -> str:
@@ -121,7 +147,7 @@ def failing_over(options: argparse.Namespace) -> Rows:
     if "BFIA_TEST_DB_URL" not in os.environ:
         print("Failover is not measured: it needs MariaDB (BFIA_TEST_DB_URL)\n")
         return
-    for _ in range(options.rounds):
+    for _ in rounds_within(_FAILOVER_SECONDS, options):
         yield [f"{failover():.1f} s"]
 
 

@@ -1,5 +1,6 @@
 """The nodes and jobs of the measurements."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from tools.bench.floor import IMAGE
 GUEST = "JG0100001100000010"
 HOST = "JG0100002200000020"
 PROCESS_ENGINE = {"kind": "process"}
+# Put before a node's command: its containers end immediately, and cost nothing.
+MEMORY_NODE = [sys.executable, "-m", "tools.bench.memory_node"]
 DOCKER_ENGINE = {"kind": "docker"}
 _DATASET_OUTPUT = {"type": "dataset", "key": "d"}
 

@@ -5,6 +5,8 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +16,23 @@ from tests.e2e.nodes import Node, wait_for
 from tools.bench import channel as channels
 from tools.bench import load, requests
 from tools.bench.bare import CREATE_PATH
-from tools.bench.nodes import HOST, PROCESS_ENGINE, chain, process_engine, two_nodes
-from tools.bench.parts import PARTS, Rows, milliseconds, part, print_table
+from tools.bench.nodes import (
+    HOST,
+    MEMORY_NODE,
+    PROCESS_ENGINE,
+    chain,
+    process_engine,
+    two_nodes,
+)
+from tools.bench.parts import (
+    PARTS,
+    Rows,
+    milliseconds,
+    part,
+    print_table,
+    rounds_of,
+    rounds_within,
+)
 from tools.bench.upload import peak_growth
 
 _PAUSE = 5.0  # seconds between two measurements, so that the jobs of the first one end
@@ -23,6 +40,12 @@ _LISTED_JOBS = 200
 _WARM_UP_CLIENTS = 8
 _MIB = 2**20
 _GIB = 2**30
+# Seconds of all rounds: of the reads, of the commands, of create_all with a number of clients, and
+# of messages of one size.
+_READ_SECONDS = 12.0
+_COMMAND_SECONDS = 6.0
+_SUBMISSION_SECONDS = 20.0
+_MESSAGE_SECONDS = 5.0
 _PAIR_MESSAGES = 100  # small messages of each pair
 
 
@@ -61,7 +84,7 @@ def create_all(options: argparse.Namespace) -> Rows:
                 floor,
                 body,
                 wait_for_jobs=partial(time.sleep, _PAUSE),
-                rounds=1,
+                rounds=range(1),
                 clients=clients,
                 seconds=seconds,
             )
@@ -89,15 +112,12 @@ def _create_row(clients: int, rates: requests.CreateRates) -> list[Any]:
     ]
 
 
-@part("requests", "Requests without containers (memory engine), and commands", ("what", "median"))
-def requests_alone(options: argparse.Namespace) -> Rows:
+def requests_alone(options: argparse.Namespace) -> None:
     """Measure requests to nodes whose containers cost nothing, and commands of the command line."""
     job = chain(1)
     job["dag"]["components"][0]["output"] = []  # no container could write it
-    body = json.dumps(job).encode()
-    memory_node = [sys.executable, "-m", "tools.bench.memory_node"]
     with (
-        two_nodes(PROCESS_ENGINE, prefix=memory_node) as nodes,
+        two_nodes(PROCESS_ENGINE, prefix=MEMORY_NODE) as nodes,
         TemporaryDirectory() as folder,
         requests.bare_pair(Path(folder)) as floor,
     ):
@@ -105,33 +125,64 @@ def requests_alone(options: argparse.Namespace) -> Rows:
         job_id = load.submit_many([node], job, _LISTED_JOBS, _WARM_UP_CLIENTS)[0]
         load.wait_until_all_ended(nodes, 120)
         assert load.wait_until_ended(node, job_id)["outcome"] == "SUCCEEDED"
-        rates = requests.read_rates(
-            node,
-            job_id,
-            Path(folder),
-            options.rounds,
+        reads = list(_read_rows(node, job_id, Path(folder), options))
+        print_table(
+            "requests",
+            "Reads without containers (memory engine), and commands",
+            ("what", "median"),
+            reads,
         )
-        yield ["status_all, 8 clients", f"{rates.status:.0f}/s"]
-        yield ["a bare path with one indexed SELECT, 8 clients", f"{rates.bare:.0f}/s"]
-        yield ["status_all by the bare path", f"{rates.status / rates.bare:.2f}"]
-        yield ["query_job_list of 200 jobs, 8 clients", f"{rates.job_list:.0f}/s"]
-        for name, seconds in requests.command_times(node, options.rounds):
-            yield [f"command: {name}", f"{seconds:.2f} s"]
-        wait_for_jobs = partial(load.wait_until_all_ended, nodes, 600)
-        for clients in _CLIENTS:
-            rates = requests.create_rates(
-                node,
-                floor,
-                body,
-                wait_for_jobs,
-                options.rounds,
-                clients,
-            )
-            figures = f"{rates.rate:.0f}/s, p50 {milliseconds(rates.median)}"
-            yield [f"create_all at two nodes, {clients} clients", figures]
-            bare_figures = f"{rates.bare_rate:.0f}/s, p50 {milliseconds(rates.bare_median)}"
-            yield [f"a bare pair of FastAPI nodes, {clients} clients", bare_figures]
-            yield [f"create_all by the bare pair, {clients} clients", f"{rates.share:.2f}"]
+        submissions = list(_submission_rows(nodes, floor, job, options))
+        print_table(
+            "create alone",
+            "create_all at two nodes without containers (memory engine)",
+            _CREATE_HEADINGS,
+            submissions,
+        )
+
+
+PARTS["requests"] = requests_alone
+
+
+def _read_rows(
+    node: Node,
+    job_id: str,
+    folder: Path,
+    options: argparse.Namespace,
+) -> Rows:
+    """Yield the rates of reads, and the times of commands."""
+    rates = requests.read_rates(
+        node,
+        job_id,
+        folder,
+        rounds_within(_READ_SECONDS, options),
+    )
+    yield ["status_all, 8 clients", f"{rates.status:.0f}/s"]
+    yield ["a bare path with one indexed SELECT, 8 clients", f"{rates.bare:.0f}/s"]
+    yield ["status_all by the bare path", f"{rates.status / rates.bare:.2f}"]
+    yield ["query_job_list of 200 jobs, 8 clients", f"{rates.job_list:.0f}/s"]
+    for name, seconds in requests.command_times(node, rounds_within(_COMMAND_SECONDS, options)):
+        yield [f"command: {name}", f"{seconds:.2f} s"]
+
+
+def _submission_rows(
+    nodes: Sequence[Node],
+    floor: str,
+    job: dict[str, Any],
+    options: argparse.Namespace,
+) -> Rows:
+    """Yield the rates of create_all by the number of clients."""
+    wait_for_jobs = partial(load.wait_until_all_ended, nodes, 600)
+    for clients in _CLIENTS:
+        rates = requests.create_rates(
+            nodes[0],
+            floor,
+            json.dumps(job).encode(),
+            wait_for_jobs,
+            rounds_within(_SUBMISSION_SECONDS, options),
+            clients,
+        )
+        yield _create_row(clients, rates)
 
 
 # ---------------------------------------------------------------- the channel
@@ -155,27 +206,45 @@ _SEALED_MESSAGES = {
 
 
 def measure_channel(options: argparse.Namespace) -> None:
-    """Measure the channel between two nodes by HTTP, by gRPC and by mutual TLS.
+    """Measure the channel between two nodes by HTTP, without the longest messages."""
+    with _channel_ends("HTTP") as (ends, floor, _):
+        sizes = ("1 KiB", "1 MiB", "64 MiB")
+        _print_messages("channel", "HTTP", sizes, ends, floor, options)
+
+
+PARTS["channel"] = measure_channel
+
+
+def measure_links(options: argparse.Namespace) -> None:
+    """Measure the channel by HTTP, by gRPC and by mutual TLS, with all sizes and eight pairs.
 
     The floor uses the same link. Containers speak HTTP with their node in all cases.
     """
     for link in channels.LINKS:
-        with TemporaryDirectory() as name:
-            folder = Path(name)
-            program = str(Path(__file__).with_name("staying.py"))
-            engine = process_engine(sys.executable, program, name)
-            limits = {"message_bytes": 2 * _GIB, "session_bytes": 16 * _GIB}
-            connect = partial(channels.connect, link, folder)
-            with (
-                channels.bare_relay(link, folder) as floor,
-                two_nodes(engine, connect=connect, limits=limits) as nodes,
-            ):
-                ends = _start_job(nodes, folder)
-                _print_messages(link, ends, floor, options.rounds)
-                _print_pairs(link, ends, floor, options.rounds, nodes)
+        with _channel_ends(link) as (ends, floor, nodes):
+            _print_messages(f"channel {link}", link, tuple(_MESSAGES), ends, floor, options)
+            _print_pairs(link, ends, floor, rounds_of(options), nodes)
 
 
-PARTS["channel"] = measure_channel
+PARTS["links"] = measure_links
+
+
+@contextmanager
+def _channel_ends(
+    link: str,
+) -> Iterator[tuple[channels.Ends, channels.Ends, tuple[Node, Node]]]:
+    """Yield the ends of a channel between two nodes, those of a bare relay, and the nodes."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        program = str(Path(__file__).with_name("staying.py"))
+        engine = process_engine(sys.executable, program, name)
+        limits = {"message_bytes": 2 * _GIB, "session_bytes": 16 * _GIB}
+        connect = partial(channels.connect, link, folder)
+        with (
+            channels.bare_relay(link, folder) as floor,
+            two_nodes(engine, connect=connect, limits=limits) as nodes,
+        ):
+            yield _start_job(nodes, folder), floor, nodes
 
 
 def measure_sealing(options: argparse.Namespace) -> None:
@@ -189,7 +258,7 @@ def measure_sealing(options: argparse.Namespace) -> None:
             rows = []
             for label, (size, times, turns) in _SEALED_MESSAGES.items():
                 sealed, unsealed = channels.sealing_medians(
-                    nodes, ends, size, times, turns * options.rounds
+                    nodes, ends, size, times, turns * rounds_of(options)
                 )
                 times_shown = [milliseconds(sealed, 1), milliseconds(unsealed, 1)]
                 rows.append([label, *times_shown, f"{sealed / unsealed:.2f}"])
@@ -229,25 +298,24 @@ def _start_job(
     )
 
 
-def _suffix(link: str) -> str:
-    """Return the end of the name of a link's tables; the pages show the tables of HTTP."""
-    return "" if link == "HTTP" else f" {link}"
-
-
 def _print_messages(
+    table: str,
     link: str,
+    sizes: Sequence[str],
     ends: channels.Ends,
     floor: channels.Ends,
-    rounds: int,
+    options: argparse.Namespace,
 ) -> None:
-    """Print the times of single messages by their sizes."""
+    """Print the times of single messages of these sizes, as a table with a name."""
     rows = []
-    for name, (size, times) in _MESSAGES.items():
+    for name in sizes:
+        size, times = _MESSAGES[name]
+        rounds = rounds_within(_MESSAGE_SECONDS, options)
         seconds, bare_seconds = channels.medians(ends, floor, size, times, rounds)
         rates = [f"{size / value / 1e6:.1f} MB/s" for value in (seconds, bare_seconds)]
         rows.append([name, milliseconds(seconds, 1), *rates, f"{bare_seconds / seconds:.2f}"])
     print_table(
-        f"channel{_suffix(link)}",
+        table,
         f"Channel by {link}: push at one node, pop at the other (bare payload)",
         ["message", "median", "rate", "bare relay", "share of it"],
         rows,
@@ -280,7 +348,7 @@ def _print_pairs(
     row = [f"{statistics.median(values):.0f}/s" for values in (rates, bare_rates)]
     row += [f"{growth / _MIB:.0f} MiB" for growth in (sender_growth, reader_growth)]
     print_table(
-        f"pairs{_suffix(link)}",
+        f"pairs {link}",
         f"Channel by {link}: eight pairs together",
         [
             "1 KiB",

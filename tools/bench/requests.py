@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from tools.bench.bare import CREATE_PATH, PATH
 from tools.bench.load import CREATE, STATUS, quantile
 
 LIST = "/v1/platform/schedule/job/query_job_list"
-_SECONDS = 3.0  # of one measurement
+_SECONDS = 2.0  # of one measurement
 _READ_CLIENTS = 8
 _CHUNK = 65536  # bytes
 _HEAD_END = b"\r\n\r\n"
@@ -161,7 +161,7 @@ def read_rates(
     node: Node,
     job_id: str,
     folder: Path,
-    rounds: int,
+    rounds: Iterable[int],
 ) -> ReadRates:
     """Return the median rates of reads over alternating rounds."""
     with bare_application(folder / "bare.db") as floor:
@@ -171,7 +171,7 @@ def read_rates(
             (node.operator, LIST),
         )
         rates: list[list[float]] = [[] for _ in targets]
-        for _ in range(rounds):
+        for _ in rounds:
             for values, (url, path) in zip(rates, targets, strict=True):
                 values.append(Measurement(url, path, _READ_CLIENTS).rate)
     return ReadRates(*map(statistics.median, rates))
@@ -182,7 +182,7 @@ def create_rates(
     floor: str,
     body: bytes,
     wait_for_jobs: Callable[[], None],
-    rounds: int,
+    rounds: Iterable[int],
     clients: int,
     seconds: float = _SECONDS,
 ) -> CreateRates:
@@ -193,7 +193,7 @@ def create_rates(
     """
     rounds_of_node = []
     rounds_of_floor = []
-    for _ in range(rounds):
+    for _ in rounds:
         rounds_of_floor.append(Measurement(floor, CREATE_PATH, clients, body, seconds))
         rounds_of_node.append(Measurement(node.operator, CREATE, clients, body, seconds))
         wait_for_jobs()
@@ -209,7 +209,7 @@ def _medians(measurements: Sequence[Measurement]) -> tuple[float, float]:
 
 def command_times(
     node: Node,
-    rounds: int,
+    rounds: Iterable[int],
 ) -> list[tuple[str, float]]:
     """Return the median seconds of commands; the first one, an empty program, is the floor."""
     commands = {
@@ -218,7 +218,7 @@ def command_times(
         "job list": [*_CLI, "job", "list", "--url", node.operator],
     }
     times: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(rounds):
+    for _ in rounds:
         for name, command in commands.items():
             times[name].append(_command_seconds(command))
     return [(name, statistics.median(seconds)) for name, seconds in times.items()]

@@ -19,11 +19,11 @@ from typing import Any
 from tests.e2e.nodes import Node, wait_for
 from tools.bench import load, memory_node
 from tools.bench.nodes import PROCESS_ENGINE, chain, two_nodes
-from tools.bench.parts import Rows, part
+from tools.bench.parts import Rows, part, rounds_within
 
-_JOBS = 30  # of a round, one after the other
+_JOBS = 20  # of a round, one after the other
 _IDLE_SECONDS = 4.0  # of the count of an idle node
-_REST = 35.0  # seconds without work after which the threads of an idle node are counted
+_SECONDS = 15.0  # of all rounds of a node
 _BURST = 40  # jobs submitted together
 _BURST_CLIENTS = 16
 _ENDED_CHECK_INTERVAL = 0.005  # seconds between two looks into the database
@@ -68,7 +68,6 @@ class _Burst:
         "transactions per job",
         "statements per job",
         "futex calls per job of a burst",
-        "threads idle",
         "threads under load",
     ),
 )
@@ -82,17 +81,15 @@ def threads(options: argparse.Namespace) -> Rows:
     prefix = [sys.executable, "-m", "tools.bench.memory_node", memory_node.COUNT]
     with two_nodes(PROCESS_ENGINE, prefix=prefix) as nodes:
         _run_jobs(nodes, job, _JOBS)
-        time.sleep(_REST)
-        idle_threads = [_thread_count(node) for node in nodes]
         names = ("scheduling", "taking part")
-        for name, node, idle_count in zip(names, nodes, idle_threads, strict=True):
-            counts = [_count_jobs(nodes, node, job) for _ in range(options.rounds)]
+        for name, node in zip(names, nodes, strict=True):
+            rounds = rounds_within(_SECONDS, options)
+            counts = [_count_jobs(nodes, node, job) for _ in rounds]
             burst = _count_burst(nodes, node, job)
             yield [
                 name,
                 *_medians(counts),
                 f"{burst.futex_calls:.1f}",
-                idle_count,
                 burst.threads,
             ]
 
