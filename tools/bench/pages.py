@@ -55,8 +55,10 @@ run. *Before* is commit `648138eb`, on a second machine. FATE-Flow is its publis
 | the same, 32 clients | a bare pair {pair_rate 32} | 53/s | {alone_rate 32}: {share 32} | ≥ 0.5 |
 | a chain of three tasks next to a job of {tasks} tasks | alone, {alone} | 4.9 | {beside} | ≤ 2 |
 | time per task at 1, 10, 50, 200 independent tasks | – | 115, 81, 93, 149 ms | {per_task 1}, {per_task 10}, {per_task 50}, {per_task 200}; from 10 to 200: {growth 200} | ≤ 1.2 |
-| a job of 2, 5, 10 parties | – | 135, 259, 543 ms | {parties_job 2}, {parties_job 5}, {parties_job 10}; from 2 to 10: {parties_growth 10} | ≤ 1.5 |
-| its `create_all` | – | 30, 43, 101 ms | {parties_create 2}, {parties_create 5}, {parties_create 10} | |
+| a job of 2, 5, 10 parties behind a line of 20 ms | – | – | {line_job 2}, {line_job 5}, {line_job 10}; from 2 to 10: {line_job_growth 10} | ≤ 1.5 |
+| its `create_all` | – | – | {line_create 2}, {line_create 5}, {line_create 10}; from 2 to 10: {line_create_growth 10} | ≤ 1.5 |
+| a job of 2, 5, 10 parties, all nodes on these cores | – | 135, 259, 543 ms | {here_job 2}, {here_job 5}, {here_job 10}; from 2 to 10: {here_job_growth 10} | |
+| its `create_all` | – | 30, 43, 101 ms | {here_create 2}, {here_create 5}, {here_create 10}; from 2 to 10: {here_create_growth 10} | |
 | futex calls for a job of one task: scheduling node, node that takes part | – | 285, 107 | {scheduler_futex}, {participant_futex} | ≤ 300 |
 | transactions for it (statements) | – | 16, 8 | {scheduler_transactions}, {participant_transactions} ({scheduler_statements}, {participant_statements}) | fewer |
 | idle node, engine process | FATE-Flow {fate_flow_memory}, {fate_flow_threads} threads | 138 MiB, 23 threads | {memory}, {threads} threads | ≤ 100 MiB, ≤ 12 |
@@ -91,8 +93,10 @@ other starts the next task after {failover} to {failover_worst}. An upload of {u
 | 同上，32 个客户端 | 一对最简节点 {pair_rate 32} | 53/s | {alone_rate 32}：{share 32} | ≥ 0.5 |
 | 与 {tasks} 个任务的作业同时运行的三任务链 | 单独运行，{alone} | 4.9 | {beside} | ≤ 2 |
 | 1、10、50、200 个独立任务时每个任务的时间 | – | 115、81、93、149 ms | {per_task 1}、{per_task 10}、{per_task 50}、{per_task 200}；200 个与 10 个之比 {growth 200} | ≤ 1.2 |
-| 2、5、10 方的作业 | – | 135、259、543 ms | {parties_job 2}、{parties_job 5}、{parties_job 10}；10 方与 2 方之比 {parties_growth 10} | ≤ 1.5 |
-| 其 `create_all` | – | 30、43、101 ms | {parties_create 2}、{parties_create 5}、{parties_create 10} | |
+| 2、5、10 方的作业，其他各方在 20 ms 线路之后 | – | – | {line_job 2}、{line_job 5}、{line_job 10}；10 方与 2 方之比 {line_job_growth 10} | ≤ 1.5 |
+| 其 `create_all` | – | – | {line_create 2}、{line_create 5}、{line_create 10}；10 方与 2 方之比 {line_create_growth 10} | ≤ 1.5 |
+| 2、5、10 方的作业，所有节点共用这些核 | – | 135、259、543 ms | {here_job 2}、{here_job 5}、{here_job 10}；10 方与 2 方之比 {here_job_growth 10} | |
+| 其 `create_all` | – | 30、43、101 ms | {here_create 2}、{here_create 5}、{here_create 10}；10 方与 2 方之比 {here_create_growth 10} | |
 | 单任务作业的 futex 调用：调度节点、参与节点 | – | 285、107 | {scheduler_futex}、{participant_futex} | ≤ 300 |
 | 其事务数（语句数） | – | 16、8 | {scheduler_transactions}、{participant_transactions}（{scheduler_statements}、{participant_statements}） | 更少 |
 | 空闲节点，process 引擎 | FATE-Flow {fate_flow_memory}、{fate_flow_threads} 个线程 | 138 MiB、23 个线程 | {memory}、{threads} 个线程 | ≤ 100 MiB、≤ 12 |

@@ -48,7 +48,7 @@ def parties(options: argparse.Namespace) -> Rows:
     }
     for kind, nodes in kinds.items():
         with nodes(hosts) as guest:
-            yield from _rows(kind, guest, hosts, options.rounds)
+            yield from _rows(kind, guest, hosts, options.rounds or 1)
 
 
 def _rows(

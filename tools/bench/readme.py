@@ -35,7 +35,6 @@ _COLUMNS = {
     "fate": ("rate", "median", "fate_rate", "fate_median", "by_fate", "refused"),
     "create alone": ("alone_rate", "alone_median", "pair_rate", "pair_median", "share"),
     "tasks": ("tasks_time", "per_task", "growth"),
-    "parties": ("parties_create", "parties_job", "parties_growth"),
     "channel": ("push", "push_rate", "relay_rate", "push_share"),
 }
 # The same for tables with one row.
@@ -83,6 +82,7 @@ def figures(printed: PrintedRows) -> dict[str, str]:
         **_failover_figures(printed["failover"]),
         **_idle_figures(printed["idle"]),
         **_thread_figures(printed["threads"]),
+        **_party_figures(printed["parties"]),
     }
     for name, columns in _COLUMNS.items():
         values |= _by_first_column(printed[name], columns)
@@ -116,6 +116,18 @@ def _thread_figures(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
         values[f"{prefix}_futex"] = futex_calls
         values[f"{prefix}_transactions"] = transactions
         values[f"{prefix}_statements"] = statements
+    return values
+
+
+def _party_figures(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return the figures by the number of parties, behind a line and at nodes of this machine."""
+    values = {}
+    for kind, parties, submission, submission_growth, job, job_growth in rows:
+        place = "line" if "line" in kind else "here"
+        values[f"{place}_create {parties}"] = submission
+        values[f"{place}_create_growth {parties}"] = submission_growth
+        values[f"{place}_job {parties}"] = job
+        values[f"{place}_job_growth {parties}"] = job_growth
     return values
 
 
