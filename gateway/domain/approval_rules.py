@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from gateway.domain.dag import RolesOf
+from gateway.domain.dag import ComponentRef, DagNode, RolesOf
 from gateway.domain.spec import JobSpec, NodeId, Party, data_location
 
 # Requested commands: accept the job at this node, or start it or one of its tasks.
@@ -94,16 +94,43 @@ def pieces(
 ) -> Iterator[Piece]:
     """Yield the pieces of the job at this node: each task at each party with a role in the task.
 
+    Pieces of several tasks that are alike are yielded once.
+
     If the roles of the task's component are not known, every party of this node has one.
     ``source`` is the requesting node, ``command`` is `CREATE` or `START`.
     """
-    for task in spec.dag.nodes:
-        roles = roles_of(task)
-        component = f"{task.component.provider}/{task.component.name}"
-        for party in spec.parties_at(node):
-            if party.takes_part(roles):
+    for use in _uses(spec, node):
+        if use.party.takes_part(roles_of(use.task)):
+            component = f"{use.task.component.provider}/{use.task.component.name}"
+            yield Piece(source, component, use.dataset, use.party.role, command)
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A component at a party of a node, with the id of its dataset, which may be empty."""
+
+    task: DagNode  # the first task with these
+    party: Party
+    dataset: str
+
+
+def _uses(spec: JobSpec, node: NodeId) -> list[_Use]:
+    """Return the uses of components at the parties of a node, each once.
+
+    They are kept with the job, as the policy is asked at each start of a task.
+    """
+    key = ("uses", node)
+    if key not in spec.memo:
+        uses: dict[tuple[ComponentRef, Party, str], _Use] = {}
+        parties = spec.parties_at(node)
+        for task in spec.dag.nodes:
+            for party in parties:
                 dataset = _dataset_id(spec, party, task.name)
-                yield Piece(source, component, dataset, party.role, command)
+                use = _Use(task, party, dataset)
+                uses.setdefault((task.component, party, dataset), use)
+        spec.memo[key] = list(uses.values())
+    uses_once: list[_Use] = spec.memo[key]
+    return uses_once
 
 
 def _dataset_id(

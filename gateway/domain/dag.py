@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
 
@@ -60,7 +61,7 @@ class DagNode:
     inputs: tuple[DagInput, ...] = ()
     outputs: tuple[DagOutput, ...] = ()
 
-    @property
+    @cached_property
     def upstream(self) -> frozenset[str]:
         """Names of the tasks whose outputs are its inputs."""
         return frozenset(task_input.task for task_input in self.inputs)
@@ -82,6 +83,20 @@ class Dag:
     def __post_init__(self) -> None:
         """Index the tasks by name; of tasks with the same name the last one counts."""
         self._by_name.update({node.name: node for node in self.nodes})
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """The position of each task in the flow, by its name."""
+        return {node.name: position for position, node in enumerate(self.nodes)}
+
+    @cached_property
+    def dependents(self) -> dict[str, list[str]]:
+        """The tasks that take outputs of a task, by its name; a task without any is left out."""
+        names: dict[str, list[str]] = {}
+        for node in self.nodes:
+            for upstream in node.upstream:
+                names.setdefault(upstream, []).append(node.name)
+        return names
 
     def get(self, name: str) -> DagNode | None:
         """Return a task by its name; None if it is unknown."""

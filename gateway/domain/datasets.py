@@ -14,10 +14,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from gateway.domain.dag import RolesOf
+from gateway.domain.dag import DagNode, RolesOf
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.domain.spec import JobSpec, NodeId, data_location
+from gateway.domain.spec import JobSpec, NodeId, Party, data_location
 
 _IN_FORCE = "in force"  # the state of a grant that holds
 
@@ -83,17 +83,44 @@ def named_datasets(
     Tasks that take outputs of other tasks name no datasets. Parties without a role in a task are
     left out, unless the roles of its component are not known.
     """
+    for use in _dataset_uses(spec, node):
+        if use.party.takes_part(roles_of(use.task)):
+            yield use.named
+
+
+@dataclass(frozen=True)
+class _DatasetUse:
+    """A dataset that a job names for a task at a party."""
+
+    task: DagNode
+    party: Party
+    named: NamedDataset
+
+
+def _dataset_uses(spec: JobSpec, node: NodeId) -> list[_DatasetUse]:
+    """Return the datasets that a job names for the parties of a node.
+
+    They are kept with the job, as they are checked at each start of a task.
+    """
+    key = ("datasets", node)
+    if key not in spec.memo:
+        spec.memo[key] = list(_find_dataset_uses(spec, node))
+    uses: list[_DatasetUse] = spec.memo[key]
+    return uses
+
+
+def _find_dataset_uses(spec: JobSpec, node: NodeId) -> Iterator[_DatasetUse]:
+    """Yield the datasets that a job names for the parties of a node."""
+    parties = spec.parties_at(node)
     for task in spec.dag.nodes:
         if task.inputs:
             continue
-        roles = roles_of(task)
-        for party in spec.parties_at(node):
-            if not party.takes_part(roles):
-                continue
+        for party in parties:
             location = data_location(spec.task_params, party, task.name)
             if location is not None:
                 path = f"config.task_params.{party.label}.{task.name}"
-                yield _named_at(location, path, task.component.code)
+                named = _named_at(location, path, task.component.code)
+                yield _DatasetUse(task, party, named)
 
 
 def _named_at(

@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Self
 
-from gateway.domain.records import replace
+from gateway.domain.records import carry, derived_from, replace
 from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note
-from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
+from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, may, merge
+from gateway.domain.task_index import TaskIndex, index_of
 
 _MAX_PROGRESS = 99  # per cent; the largest progress of a job that has not succeeded
 GRACE = 30.0  # seconds after a node's own deadline in which its report may still arrive
@@ -272,9 +273,7 @@ class Task:
 
         This is cached, as it is asked for all tasks of a job at each of the job's writes.
         """
-        if self.ending is not None:
-            return False
-        return ended(TASK, self.status) or self.reported is self.status
+        return self.ending is None and not may(TASK, self.status, self.reported)
 
     @property
     def known_failure(self) -> Failure:
@@ -288,6 +287,11 @@ class Task:
     def begun(self) -> bool:
         """Whether some node was asked to start the present attempt, even if it has not answered."""
         return any(part.start.tries for part in self.nodes.values())
+
+    @cached_property
+    def memo(self) -> dict[str, Any]:
+        """Values that other modules have derived from this version of the task."""
+        return {}
 
     @property
     def is_under_way(self) -> bool:
@@ -395,10 +399,18 @@ class Job:
         nodes = {**self.nodes, node.node: node}
         return replace(self, nodes=nodes)
 
+    @derived_from("tasks", "spec")
+    def task_index(self) -> TaskIndex:
+        """The tasks in groups; the next version of the job gets its index from this one."""
+        return index_of(self.spec.dag, self.tasks)
+
     def with_task(self, task: Task) -> Self:
         """Return the job with another record of one task, in place of the present one."""
         tasks = {**self.tasks, task.name: task}
-        return replace(self, tasks=tasks)
+        job = replace(self, tasks=tasks)
+        index = self.task_index.after(self.spec.dag, tasks, self.tasks[task.name])
+        carry(job, "task_index", index)
+        return job
 
     def with_part(self, task: str, part: NodeTask) -> Self:
         """Return the job with another record of one node's part in a task.

@@ -688,6 +688,9 @@ def with_amendments(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:
     none of their tasks has begun. Each later start of a task names the amendments in force, so that
     a node ignores parameters that were only offered.
     """
+    amendments = list(amendments)
+    if not amendments:
+        return spec
     tasks = {node.name for node in spec.dag.nodes}
     # The changes were checked when they were requested. They are applied in the name of the
     # scheduling node, which may change the parameters of every party.

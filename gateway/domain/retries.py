@@ -95,13 +95,13 @@ def decisions(
         return
     job_deadline = time_after(job.started_at, limits.job_timeout)
     yield from due_if_set(job_deadline, TimeOut())
-    for task in job.tasks.values():
-        if task.ending is None and not ended(TASK, task.status):
-            yield from _task_decisions(
-                task,
-                limits.of(task.name),
-                timing,
-            )
+    # Only an attempt that has started or failed can bring a decision.
+    for name in sorted(job.task_index.attempted):
+        yield from _task_decisions(
+            job.tasks[name],
+            limits.of(name),
+            timing,
+        )
 
 
 def _task_decisions(
@@ -430,7 +430,7 @@ def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
     stopped and has not succeeded in spite of its stop; otherwise SUCCEEDED. None, too, for a job
     without tasks.
     """
-    if not job.tasks:
+    if not job.tasks or job.task_index.startable:
         return None
     endings = []
     for task in job.tasks.values():

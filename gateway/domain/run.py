@@ -1,7 +1,7 @@
 """A participating node's record of a job: acceptance, approval, and a `Run` per container."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from gateway.domain.amounts import MAIN, Amounts, AmountsByEngine, Pool
 from gateway.domain.dag import ComponentRef
-from gateway.domain.records import replace
+from gateway.domain.records import carry, derived_from, replace
+from gateway.domain.run_index import EMPTY_INDEX, RunIndex
 from gateway.domain.spec import (
     Amendment,
     Call,
@@ -286,6 +287,11 @@ class Run:
         is_removed = self.collect.state is CallState.OK
         return self.over and is_removed and is_reported
 
+    @cached_property
+    def memo(self) -> dict[str, Any]:
+        """Values that other modules have derived from this version of the run."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Approval:
@@ -419,6 +425,37 @@ class LocalJob:
         """The job's id, which is the same at all of its nodes."""
         return self.spec.job_id
 
+    @derived_from("runs")
+    def run_index(self) -> RunIndex:
+        """The positions of the runs; the next version of the job gets its index from this one."""
+        return EMPTY_INDEX.extended(self.runs)
+
+    @property
+    def open_runs(self) -> list[Run]:
+        """The runs that still need steps of the executor."""
+        return [self.runs[position] for position in self.run_index.open]
+
+    def run(self, run_id: str) -> Run | None:
+        """Return a run of the job by its id; None if it is unknown."""
+        position = self.run_index.by_id.get(run_id)
+        if position is None:
+            return None
+        return self.runs[position]
+
+    def with_run(self, run: Run) -> Self:
+        """Return the job with another version of a run that it has, in place of the present one."""
+        position = self.run_index.by_id[run.run_id]
+        runs = (*self.runs[:position], run, *self.runs[position + 1 :])
+        local = replace(self, runs=runs)
+        carry(local, "run_index", self.run_index.after_change(position, run))
+        return local
+
+    def with_new_runs(self, new_runs: Sequence[Run]) -> Self:
+        """Return the job with further runs, behind the others."""
+        local = replace(self, runs=(*self.runs, *new_runs))
+        carry(local, "run_index", self.run_index.extended(new_runs))
+        return local
+
     @property
     def own_failure(self) -> Failure | None:
         """The first failure of a task's last run here, other than a stop; None without one.
@@ -481,11 +518,11 @@ class LocalJob:
         Empty for an attempt that is not known here.
         """
         runs = []
-        for run in self.runs:
-            party = run.party
-            is_role = role in ("", party.role)
-            is_index = index in (None, party.index)
-            if run.task_id == task_id and is_role and is_index:
+        for position in self.run_index.by_task.get(task_id, ()):
+            run = self.runs[position]
+            is_role = role in ("", run.party.role)
+            is_index = index in (None, run.party.index)
+            if is_role and is_index:
                 runs.append(run)
         return tuple(runs)
 
@@ -625,7 +662,7 @@ def _shortage(
 def _borrowers(local: LocalJob) -> list[Run]:
     """Return the runs that borrow from the pool: launched, and not over."""
     borrowing = (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.STOPPING)
-    return [run for run in local.runs if run.status in borrowing]
+    return [run for run in local.open_runs if run.status in borrowing]
 
 
 def _waiting_by_task(local: LocalJob) -> dict[str, list[Run]]:
@@ -634,7 +671,7 @@ def _waiting_by_task(local: LocalJob) -> dict[str, list[Run]]:
     Tasks without a waiting run are left out.
     """
     waiting: dict[str, list[Run]] = {}
-    for run in local.runs:
+    for run in local.open_runs:
         if run.status is RunStatus.WAITING:
             waiting.setdefault(run.task_id, []).append(run)
     return waiting

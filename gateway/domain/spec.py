@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Self, TypeVar
 
 from gateway.domain.dag import ComponentRef, Dag
@@ -97,6 +98,11 @@ class JobSpec:
     )
     # node -> the statement for that node, signed by the initiator
     bundles: Mapping[NodeId, Mapping[str, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """Values that other modules have derived from the job as submitted."""
+        return {}
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:

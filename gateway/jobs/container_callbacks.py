@@ -104,4 +104,6 @@ class ContainerCallbacks:
 
 def _run_with_id(local: LocalJob, run_id: str) -> Run:
     """Return the job's run with this id, which must exist."""
-    return next(run for run in local.runs if run.run_id == run_id)
+    run = local.run(run_id)
+    assert run is not None
+    return run

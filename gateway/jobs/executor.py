@@ -336,7 +336,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
         Other gateways of the node may own its runs; their actions do not wake this one.
         """
-        owners = [local.home, *(run.owner for run in local.runs)]
+        owners = [local.home, *(run.owner for run in local.open_runs)]
         if all(owner in ("", self._owner) for owner in owners):
             # This is the due time of the whole job, which its last write has computed already.
             return super()._next_due(local)
@@ -580,4 +580,6 @@ def _tries(local: LocalJob, action: messages.Action) -> int:
 
 def _run(local: LocalJob, run_id: str) -> Run:
     """Return the job's run with this id, which must exist."""
-    return next(run for run in local.runs if run.run_id == run_id)
+    run = local.run(run_id)
+    assert run is not None
+    return run

@@ -1,5 +1,6 @@
 """The fingerprint of a submitted job, by which a repeated submission is recognised."""
 
+import dataclasses
 import hashlib
 import json
 from typing import Any
@@ -19,7 +20,7 @@ def digest(spec: JobSpec) -> str:
     ``bundles``, and ``unknown_fields``, which no other node receives. It also leaves out an empty
     ``old_job_id``, so that digests of earlier releases stay valid.
     """
-    fields = {**vars(spec), "trace_id": ""}
+    fields = {**_public_fields(spec), "trace_id": ""}
     del fields["unknown_fields"]
     del fields["bundles"]
     if not spec.old_job_id:
@@ -41,5 +42,9 @@ def digest(spec: JobSpec) -> str:
 
 
 def _public_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass for JSON, without its caches: names that begin with _."""
-    return {name: field for name, field in vars(value).items() if not name.startswith("_")}
+    """Return the fields of a dataclass for JSON, without its caches.
+
+    Those are cached properties, and fields whose names begin with an underscore.
+    """
+    names = [field.name for field in dataclasses.fields(value)]
+    return {name: getattr(value, name) for name in names if not name.startswith("_")}

@@ -440,12 +440,14 @@ class Launching:
 
 def _is_over(local: LocalJob, run: Run) -> bool:
     """Return whether a run has ended, according to the current record of its job."""
-    return any(entry.run_id == run.run_id and entry.over for entry in local.runs)
+    current = local.run(run.run_id)
+    return current is not None and current.over
 
 
 def _is_being_stopped(local: LocalJob, run: Run) -> bool:
     """Return whether a stop of a run was requested, according to the current record of its job."""
-    return any(entry.run_id == run.run_id and entry.stop_at is not None for entry in local.runs)
+    current = local.run(run.run_id)
+    return current is not None and current.stop_at is not None
 
 
 def _limits(limits: Mapping[str, float | None]) -> Limits:

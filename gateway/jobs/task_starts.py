@@ -1,11 +1,11 @@
 """Start of a task at a participating node."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from gateway.domain import rerun
 from gateway.domain.dag import DagNode
 from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
+from gateway.domain.records import replace
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import NodeId
 from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
@@ -104,10 +104,9 @@ class TaskStarts:
         # Offers that are in force stay so: a start that arrives late may name fewer of them.
         amendments = tuple(dict.fromkeys((*local.amendments, *offers_in_force)))
         local = replace(
-            local,
+            local.with_new_runs(owned),
             status=status,
             home=home,
-            runs=(*local.runs, *owned),
             run_warnings=local.run_warnings + sum(len(run.warnings) for run in owned),
             amendments=amendments,
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway.domain.execution import machine, messages
 from gateway.domain.run import Exit, FileSum, LocalJob, Run
+from gateway.domain.run_index import EMPTY_INDEX
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended
 from gateway.domain.timeouts import RunTiming
@@ -418,6 +419,10 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
     def _check_move(self, old: LocalJob, new: LocalJob) -> None:
         """Compare the record before and after a write."""
         check_status_move(JOB, "the job", old.status, new.status)
+        require(
+            new.run_index == EMPTY_INDEX.extended(new.runs),
+            "the index of the runs is not that of the runs",
+        )
         for old_run, new_run in zip(old.runs, new.runs, strict=True):
             _check_run_move(old_run, new_run)
         require(new.closed or not old.closed, "a closed job opens again")

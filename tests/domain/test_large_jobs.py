@@ -6,13 +6,15 @@ from functools import partial
 
 import pytest
 
+from gateway.domain.execution import machine as execution
+from gateway.domain.execution.messages import Inspected
 from gateway.domain.records import replace
 from gateway.domain.run import Reporting
 from gateway.domain.scheduling import machine
 from gateway.domain.states import RunStatus, TaskStatus
 from gateway.domain.timeouts import Timing
 from gateway.jobs.views import view
-from tests.builders import OK, a_job, a_run, at
+from tests.builders import OK, a_job, a_local_job, a_run, at
 from tests.domain.running_jobs import RUNNING, job_with
 from tests.domain.script import report_task
 
@@ -66,7 +68,41 @@ def test_a_report_costs_few_calls_for_each_other_task():
     )
 
     calls_per_task = (many - few) / (MANY - FEW)
-    assert calls_per_task < 12
+    assert calls_per_task < 0.1
+
+
+def test_news_of_a_run_costs_few_calls_for_each_other_run():
+    few = calls_of(
+        partial(record_probe, large_part(FEW)),
+    )
+    many = calls_of(
+        partial(record_probe, large_part(MANY)),
+    )
+
+    calls_per_run = (many - few) / (MANY - FEW)
+    assert calls_per_run < 0.1
+
+
+def large_part(runs):
+    """Return a party's record of a job with runs that are done with, but for the last one."""
+    ended_runs = []
+    for number in range(runs - 1):
+        ended_run = a_run(
+            f"t{number}",
+            RunStatus.SUCCESS,
+            collect=OK,
+            reporting=Reporting(status=TaskStatus.SUCCESS),
+        )
+        ended_runs.append(ended_run)
+    local = a_local_job(*ended_runs, a_run("last", RunStatus.RUNNING))
+    return execution.step(local, at(0))[0]
+
+
+def record_probe(local):
+    """Record that the container of a job's last run still runs, and take the steps that follow."""
+    news = Inspected("run-last-guest.0", at(1))
+    local = execution.apply(local, news)
+    execution.step(local, at(1))
 
 
 def record_report(job):

@@ -8,6 +8,7 @@ from gateway.domain.job import Job, NodeTask, Task
 from gateway.domain.scheduling import messages
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, Outcome, TaskStatus, ended, may
+from gateway.domain.task_index import index_of
 from tests.domain.clockwork import require
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ def check_move(old: Job, new: Job) -> None:
             task,
             new.spec.settings.time_limits.of(name).retries,
         )
+    require(
+        new.task_index == index_of(new.spec.dag, new.tasks),
+        "the index of the tasks is not that of the tasks",
+    )
     require(new.progress >= old.progress, f"progress falls from {old.progress} to {new.progress}")
     require(
         (new.progress == 100) is (new.outcome is Outcome.SUCCEEDED),

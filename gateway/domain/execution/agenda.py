@@ -1,6 +1,7 @@
 """The due actions and decisions of a participating node for a job, each with its time."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gateway.domain import approval
@@ -93,13 +94,40 @@ def _of_runs(local: LocalJob, timing: RunTiming) -> ToDo:
     """
     may_launch = domain_run.may_launch(local)
     is_stop_unreported = local.stop_call is not None and not local.stop_call.completed
-    for run in local.runs:
+    for run in local.open_runs:
         awaits_pool = run.status is RunStatus.WAITING and run.run_id not in may_launch
-        if run.done_with or awaits_pool:
+        if awaits_pool:
             continue
-        yield from _STEPS[run.status](run, timing)
-        if not is_stop_unreported:
-            yield from _reports(run, timing)
+        yield from _of_run(run, timing, may_report=not is_stop_unreported)
+
+
+@dataclass(frozen=True)
+class _RunAgenda:
+    """The steps of one version of a run, and the arguments from which they follow."""
+
+    timing: RunTiming
+    may_report: bool
+    todo: list[Due[Command]]
+
+
+def _of_run(
+    run: Run,
+    timing: RunTiming,
+    *,
+    may_report: bool,
+) -> list[Due[Command]]:
+    """Return the steps and the report of a run, which are kept with this version of the run.
+
+    Most runs stay as they are in a step of the job, so that their steps stay the same.
+    """
+    latest: _RunAgenda | None = run.memo.get("agenda")
+    if latest is None or latest.timing is not timing or latest.may_report is not may_report:
+        todo = list(_STEPS[run.status](run, timing))
+        if may_report:
+            todo += _reports(run, timing)
+        latest = _RunAgenda(timing, may_report, todo)
+        run.memo["agenda"] = latest
+    return latest.todo
 
 
 def _of_launching(run: Run, timing: RunTiming) -> ToDo:
@@ -245,8 +273,7 @@ def _of_time_limit(local: LocalJob, timing: RunTiming) -> ToDo:
     """
     if local.status is not JobStatus.RUNNING or is_own(local.spec, local.node):
         return
-    first_start = min((run.created_at for run in local.runs), default=None)
-    deadline = time_after(first_start, timing.partner_job)
+    deadline = time_after(local.run_index.first_created_at, timing.partner_job)
     yield from due_if_set(deadline, TimeOut())
 
 

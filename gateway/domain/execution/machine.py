@@ -70,18 +70,14 @@ def _agenda_of(
     if not owner:
         yield from agenda(local, timing)
         return
-    run_owners = {run.run_id: run.owner for run in local.runs}
     for due in agenda(local, timing):
         responsible = local.home
         if not isinstance(due.command, messages.OnJob):
-            responsible = run_owners[due.command.run]
+            run = local.run(due.command.run)
+            assert run is not None  # the agenda has only runs of the job
+            responsible = run.owner
         if responsible in ("", owner):
             yield due
-
-
-def _run_of(local: LocalJob, run_id: str | None) -> Run | None:
-    """Return the job's run with this id; None if the job has no such run, and for the id None."""
-    return next((run for run in local.runs if run.run_id == run_id), None)
 
 
 # ---------------------------------------------------------------- acting on the plan
@@ -291,7 +287,7 @@ def _note_engine_message(local: LocalJob, event: messages.LaunchFailed) -> Local
     The message is noted in this node's timeline only: the failure itself, which every party sees,
     does not have it. Nothing is noted if the launch is tried again.
     """
-    run = _run_of(local, event.run)
+    run = local.run(event.run)
     if run is None:  # without its run, the note has no task and no role
         return local.with_note(
             event.at,
@@ -318,7 +314,7 @@ def _warn_of_report(local: LocalJob, event: messages.Misreported) -> LocalJob:
 
     The run is then judged by its exit code alone. The same warning is not repeated.
     """
-    run = _run_of(local, event.run)
+    run = local.run(event.run)
     assert run is not None  # the report came with the run's token
     text = (
         f"task {run.task_name} as {run.party.label} reported the status {event.word!r}, "
@@ -462,7 +458,7 @@ def _note_failed_cleanup(local: LocalJob, event: messages.Done) -> LocalJob:
     cleanup = _CLEANUPS.get(type(action))
     if cleanup is None or event.final or not event.message:
         return local
-    run = _run_of(local, getattr(action, "run", None))  # `Close` is about no run
+    run = local.run(getattr(action, "run", ""))  # `Close` is about no run
     record = run or local
     # If the run does not exist any more, the record is the job's, which has no field of this name.
     # The default, a completed call, then means that no cleanup is open.

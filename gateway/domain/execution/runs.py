@@ -105,30 +105,28 @@ def with_run(
     ``at`` is the time of the new status, by default the time that the run itself records for it.
     The same job is returned if it has no such run, or ``change`` returns the same run.
     """
-    for position, run in enumerate(local.runs):
-        if run.run_id == run_id:
-            return _replace_run(local, position, change(run), at)
-    return local
+    run = local.run(run_id)
+    if run is None:
+        return local
+    return _replace_run(local, run, change(run), at)
 
 
 def _replace_run(
     local: LocalJob,
-    position: int,
+    old: Run,
     run: Run,
     at: datetime | None,
 ) -> LocalJob:
-    """Put a changed run in the position of the old one, and note its status if that is new."""
-    old = local.runs[position]
+    """Put a changed run in the place of the old one, and note its status if that is new."""
     if run is old:
         return local
-    runs = list(local.runs)
-    runs[position] = run
+    local = local.with_run(run)
     new_warnings = len(run.warnings) - len(old.warnings)
-    local = replace(
-        local,
-        runs=tuple(runs),
-        run_warnings=local.run_warnings + new_warnings,
-    )
+    if new_warnings:
+        local = replace(
+            local,
+            run_warnings=local.run_warnings + new_warnings,
+        )
     if run.status is old.status:
         return local
     return _note_move(local, run, at)

@@ -1,12 +1,12 @@
 """The due requests and decisions of a job at its scheduling node, each with its time."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
 from gateway.domain import reservations, retries
-from gateway.domain.dag import ready
 from gateway.domain.job import Job, NodeJob, NodeTask, Task
 from gateway.domain.scheduling.messages import (
     Command,
@@ -93,38 +93,52 @@ def _of_node(
 
 def _tasks(job: Job, timing: Timing) -> ToDo:
     """Yield the requests about tasks whose inputs are complete, as many as may run in parallel."""
-    tasks = job.tasks.values()
-    done = {task.name for task in tasks if task.status is TaskStatus.SUCCESS}
-    # `ready` leaves out the tasks in ``started``. These are only the done ones here, as running
-    # tasks have open requests, too.
-    ready_tasks = ready(job.spec.dag, done, started=done)
     is_suspended = job.suspended is not None
     limit = reservations.tasks_at_once(job, timing.abreast)
-    for name in within_limit(job, ready_tasks, limit):
+    for name in within_limit(job, limit):
         yield from _of_task(job.tasks[name], is_suspended, timing)
 
 
-def within_limit(
-    job: Job,
-    ready_tasks: Iterable[str],
-    limit: int,
-) -> list[str]:
-    """Return the ready tasks that have begun, and new ones up to ``limit`` tasks under way.
+def within_limit(job: Job, limit: int) -> list[str]:
+    """Return the tasks with complete inputs that may have requests now.
 
-    ``ready_tasks`` and the result are in the order of the flow. The limit counts whole tasks, not
-    the parts at each node: otherwise one node could start its part of a task and another node its
-    part of a second task, and each would wait for the other for ever.
+    These are the tasks that have begun, and new ones up to ``limit`` tasks under way. The limit
+    counts whole tasks, not the parts at each node: otherwise one node could start its part of a
+    task and another node its part of a second task, and each would wait for the other for ever.
     """
-    tasks = [job.tasks[name] for name in ready_tasks]
-    under_way = [task for task in tasks if task.is_under_way]
-    # A task with an ending is not started any more, so it is not postponed: it may need stops.
-    new = [task.name for task in tasks if task.ending is None and not task.begun]
+    index = job.task_index
+    under_way = [name for name in index.begun if job.tasks[name].is_under_way]
     capacity = max(limit - len(under_way), 0)
-    postponed = set(new[capacity:])
-    return [task.name for task in tasks if task.name not in postponed]
+    return [*index.begun, *index.startable[:capacity]]
+
+
+@dataclass(frozen=True)
+class _TaskAgenda:
+    """The requests about one version of a task, and the arguments from which they follow."""
+
+    suspended: bool
+    timing: Timing
+    todo: list[Due[Command]]
 
 
 def _of_task(
+    task: Task,
+    suspended: bool,
+    timing: Timing,
+) -> list[Due[Command]]:
+    """Return the requests about a task, which are kept with this version of the task.
+
+    Most tasks stay as they are in a step of the job, so that their requests stay the same.
+    """
+    latest: _TaskAgenda | None = task.memo.get("agenda")
+    if latest is None or latest.timing is not timing or latest.suspended is not suspended:
+        todo = list(_requests_of_task(task, suspended, timing))
+        latest = _TaskAgenda(suspended, timing, todo)
+        task.memo["agenda"] = latest
+    return latest.todo
+
+
+def _requests_of_task(
     task: Task,
     suspended: bool,
     timing: Timing,

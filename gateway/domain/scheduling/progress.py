@@ -50,6 +50,8 @@ def _advance_tasks(job: Job, at: datetime) -> Job:
 
     The failure of a task may end other tasks, so each task is read from the latest job.
     """
+    if not job.task_index.unsettled:
+        return job
     for name in job.tasks:
         task = job.tasks[name]
         if not task.is_up_to_date:

@@ -236,10 +236,10 @@ def _task_at(
     node: NodeId,
 ) -> Task | None:
     """Return the task of this id if the node takes part in it; None otherwise."""
-    for task in job.tasks.values():
-        if task.task_id == task_id and node in task.nodes:
-            return task
-    return None
+    name = job.task_index.by_id.get(task_id)
+    if name is None or node not in job.tasks[name].nodes:
+        return None
+    return job.tasks[name]
 
 
 def _with_roles(
