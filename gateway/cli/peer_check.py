@@ -18,6 +18,7 @@ from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, conne
 from gateway.cli.command import Output, command
 from gateway.cli.language import language_in_use, t
 from gateway.cli.output import say
+from gateway.cli.peer_check_sides import Side, node_at, read_side
 from gateway.cli.tables import mark, table
 from gateway.config.values import NODE_RULE, is_node
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.conformance.platforms.findings import Evidence
     from gateway.conformance.platforms.partner import Partner
     from gateway.conformance.platforms.report import Subject
-    from gateway.conformance.platforms.trial import ComponentName, Trial
+    from gateway.conformance.platforms.trial import ComponentName, Trial, TrialOptions
     from gateway.identity.keys import KeyPair
 
 commands = typer.Typer(name="peer")
@@ -81,6 +82,24 @@ def check(
         str,
         typer.Option(help="Address by which the node reaches --listen; default: http://HOST:PORT."),
     ] = "",
+    container_url: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Address of the node's transport for its containers; without it, push, pop, peek "
+                "and release are not tried."
+            )
+        ),
+    ] = "",
+    container_token: Annotated[
+        Path | None,
+        typer.Option(
+            help=(
+                "File with the token of containers, where the component does not tell its own "
+                "and the transport demands one."
+            )
+        ),
+    ] = None,
     identity: Annotated[
         str, typer.Option("--as", help="The id that the check has for the node.")
     ] = _DEFAULT_ID,
@@ -170,9 +189,11 @@ def check(
         (ca, certificate, key),
     )
     component_name = _component(component)
+    containers = read_side("--container", container_url, container_token)
     for option, file in (("--report", report), ("--html", html)):
         _check_folder(option, file)
-    with _opened_trial(target, identity, pair, way_back, component_name, rate, timeout) as trial:
+    trial_options = _trial_options(component_name, timeout, containers)
+    with _opened_trial(target, identity, pair, way_back, containers, rate, trial_options) as trial:
         _check_that_the_node_knows_us(trial, _route_entry(identity, way_back, pair))
         result = _run(trial, clauses)
     subject = _subject(target, standard, identity)
@@ -276,14 +297,14 @@ def _opened_trial(
     identity: str,
     pair: "KeyPair | None",
     way_back: _WayBack | None,
-    component: "ComponentName | None",
+    containers: Side | None,
     rate: float,
-    timeout: float,
+    trial_options: "TrialOptions",
 ) -> "Iterator[Trial]":
     """Open the check's participants, and close them at the end. Raises `CallFailed`."""
     from gateway.conformance.platforms.findings import Evidence
     from gateway.conformance.platforms.node import CheckedNode, Identity
-    from gateway.conformance.platforms.trial import Trial, TrialOptions
+    from gateway.conformance.platforms.trial import Trial
 
     evidence = Evidence()
     node = CheckedNode(
@@ -295,12 +316,37 @@ def _opened_trial(
         http=_http_client(target),
     )
     partner = _listening_partner(way_back, evidence, pair)
+    transport = node_at(containers, node, rate, _http_client(target))
     try:
-        yield Trial(node, partner, evidence, TrialOptions(component, timeout))
+        yield Trial(
+            node,
+            partner,
+            evidence,
+            trial_options,
+            transport,
+        )
     finally:
         node.close()
+        if transport is not None:
+            transport.close()
         if partner is not None:
             partner.close()
+
+
+def _trial_options(
+    component: "ComponentName | None",
+    timeout: float,
+    containers: Side | None,
+) -> "TrialOptions":
+    """Return the options of the trial."""
+    from gateway.conformance.platforms.trial import TrialOptions
+
+    container_token = containers.token if containers else ""
+    return TrialOptions(
+        component,
+        timeout,
+        container_token,
+    )
 
 
 def _http_client(target: _Target) -> Any:

@@ -103,6 +103,14 @@ def test_clauses_that_need_an_option_name_it(site):
     assert "give --component" in result.output
 
 
+def test_containers_without_a_token_are_told_how_to_give_one(site):
+    containers = ("--container-url", site.node.addresses()["container"])
+    result = check(*target(site), *containers, "--clause", "T-2.2-push")
+    assert result.exit_code == 0
+    assert "a push without a token is refused" in result.output
+    assert "--container-token" in result.output
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -130,6 +138,14 @@ def test_clauses_that_need_an_option_name_it(site):
         (
             ("--url", NOBODY, "--node", NODE, "--html", "/"),
             "--html",
+        ),
+        (
+            ("--url", NOBODY, "--node", NODE, "--container-url", "x"),
+            "--container-url x: must begin with http",
+        ),
+        (
+            ("--url", NOBODY, "--node", NODE, "--container-token", "/absent"),
+            "--container-token needs --container-url",
         ),
     ],
 )

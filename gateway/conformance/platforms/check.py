@@ -17,6 +17,7 @@ from gateway.conformance.platforms.findings import (
 from gateway.conformance.platforms.scenarios import (  # noqa: F401  modules register scenarios
     SCENARIOS,
     common,
+    containers,
     identity,
     management,
     participant,

@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+_HIDDEN = b"(a token, which the report leaves out)"
 
 
 class Verdict(StrEnum):
@@ -117,6 +119,13 @@ class Evidence:
         """Add an exchange."""
         with self._lock:
             self._exchanges.append(exchange)
+
+    def hide(self, content: bytes) -> None:
+        """Remove the bodies of requests with a content that holds a secret."""
+        with self._lock:
+            for index, exchange in enumerate(self._exchanges):
+                if exchange.sent == content:
+                    self._exchanges[index] = replace(exchange, sent=_HIDDEN)
 
     def since(self, mark: int = 0) -> tuple[Exchange, ...]:
         """Return the exchanges that were added after ``mark`` others."""

@@ -49,7 +49,7 @@ class CheckedNode:
         self.url = url.rstrip("/")
         self.node_id = node_id
         self.identity = identity
-        self._evidence = evidence
+        self.evidence = evidence
         self._interval = 1 / per_second
         self._next_request = 0.0  # by time.monotonic
         self._http = http or httpx.Client(trust_env=False)
@@ -148,7 +148,7 @@ class CheckedNode:
             sent=request.content,
         )
         exchange = self._exchange(request, sent, seconds, started)
-        self._evidence.add(exchange)
+        self.evidence.add(exchange)
         return exchange
 
     def _headers(self, request: httpx.Request, content: bytes) -> dict[str, str]:

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from adapter.bfia.channel.codec import INVOKE, NOT_FOUND, TRANSPORT
 from gateway.conformance.platforms.findings import Evidence, Exchange
 from gateway.identity.keys import KeyPair
 from gateway.identity.signatures import (
@@ -88,6 +89,15 @@ def success(**data: Any) -> Reply:
     return Reply(_SUCCESS | {"data": data})
 
 
+def _refuse_message(_: Received) -> Reply:
+    """Refuse a message of a container."""
+    return Reply({"code": NOT_FOUND, "message": "the check takes no message now"})
+
+
+# The check's transport takes messages only while a clause waits for some.
+_REFUSED: Mapping[str, Answering] = dict.fromkeys((INVOKE, TRANSPORT), _refuse_message)
+
+
 class Partner:
     """Records the node's requests; answers each path as a scenario says, else with a success."""
 
@@ -104,7 +114,7 @@ class Partner:
         self.key = key
         self.requests: list[Received] = []
         self._evidence = evidence
-        self._answers: dict[str, Answering] = {}
+        self._answers: dict[str, Answering] = dict(_REFUSED)
         self._news = threading.Condition()
         self._server = _Server(address, self)
         thread = threading.Thread(
@@ -130,9 +140,12 @@ class Partner:
             self._answers[path] = answering
 
     def reset(self) -> None:
-        """Answer every request with a success again; the recorded requests stay."""
+        """Answer as at first: messages of containers with a refusal, the rest with a success.
+
+        The recorded requests stay.
+        """
         with self._news:
-            self._answers.clear()
+            self._answers = dict(_REFUSED)
 
     def matching(self, path: str, **fields: str) -> list[Received]:
         """Return the requests to a path that name all these values."""
@@ -160,6 +173,11 @@ class Partner:
                 return requests
             with self._news:
                 self._news.wait(min(remaining, 0.2))
+
+    def wait_for_request(self, seconds: float) -> None:
+        """Wait for any request, at most some seconds."""
+        with self._news:
+            self._news.wait(min(seconds, 0.2))
 
     def receive(self, request: Received) -> Reply:
         """Record a request; return the reply that it gets."""

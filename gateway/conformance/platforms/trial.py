@@ -7,11 +7,17 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
+from adapter.bfia.channel.codec import SUCCESS
 from adapter.bfia.paths import SCHEDULE
 from gateway.conformance.platforms.answers import Answer
+from gateway.conformance.platforms.containers import Container, receive_token, take_messages
 from gateway.conformance.platforms.findings import Broken, CannotTry, Evidence
 from gateway.conformance.platforms.node import CheckedNode
 from gateway.conformance.platforms.partner import Partner
+from gateway.conformance.platforms.transport_answers import (
+    LEGACY_SUCCESS,
+    read_transport_answer,
+)
 from gateway.domain.spec import NodeId
 
 CREATE_ALL = f"{SCHEDULE}/job/create_all"
@@ -56,6 +62,8 @@ class TrialOptions:
     component: ComponentName | None = None
     # Seconds that a task of that component, or an action of the node, may take.
     timeout: float = 60.0
+    # Of containers; empty: the component tells it, or the node needs none.
+    container_token: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,12 +85,17 @@ class Trial:
         partner: Partner | None,
         evidence: Evidence,
         options: TrialOptions,
+        transport: CheckedNode | None = None,
     ) -> None:
-        """``partner``: None if the node has no way back to the check."""
+        """``partner``: None if the node has no way back to the check.
+
+        ``transport``: the node at its address for containers; None if that is not known.
+        """
         self.node = node
         self.evidence = evidence
         self.options = options
         self._partner = partner
+        self._transport = transport
         self.created: list[str] = []  # jobs that the node accepted as a party
         self.scheduled: list[str] = []  # jobs that the node schedules for the check
 
@@ -104,6 +117,64 @@ class Trial:
         if self.options.component is None:
             raise CannotTry("no component: give --component PROVIDER/NAME@VERSION")
         return self.options.component
+
+    @property
+    def container(self) -> Container:
+        """A container of a task that the node runs for the check, played by the check.
+
+        Raises `CannotTry` without the address for containers, if no task starts, or if the node
+        demands a token and none is known.
+        """
+        if self._transport is None:
+            raise CannotTry("no way to the containers' transport: give --container-url")
+        container, refusal = self._container
+        if refusal:
+            text = (
+                f"a push without a token is refused ({refusal}): take a --component that tells "
+                "its token, or give --container-token"
+            )
+            raise CannotTry(text)
+        return container
+
+    @cached_property
+    def _container(self) -> tuple[Container, str]:
+        """The container, and why the node refuses one without a token; empty if it does not."""
+        assert self._transport is not None
+        if self._partner is not None:
+            take_messages(self._partner)
+        body = self.started_job()
+        task_id = new_task_id()
+        response = self.start_task(body, task_id)
+        if not response.succeeded:
+            raise CannotTry(f"the node does not start a task: {response.summary}")
+        session = f"session_{body['job_id']}"
+        token = self.options.container_token or self._reported_token(session, task_id)
+        container = Container(self._transport, session, token)
+        if token:
+            return container, ""
+        exchange = container.push("conformance", b"conformance", self.node.node_id)
+        answer = read_transport_answer(exchange)
+        if answer.code in (SUCCESS, LEGACY_SUCCESS):
+            return container, ""
+        return container, answer.summary
+
+    def _reported_token(self, session: str, task_id: str) -> str:
+        """Return the token that the container of a task reports; "" if it reports none."""
+        if self._partner is None:
+            return ""
+        deadline = time.monotonic() + self.options.timeout
+        has_ended = False
+        while not has_ended and time.monotonic() < deadline:
+            has_ended = self.poll(task_id).value("status") in ENDED
+            token = receive_token(
+                self._partner,
+                self.evidence,
+                session,
+                seconds=_POLL_PAUSE,
+            )
+            if token:
+                return token
+        return ""
 
     def sample_job(
         self,

@@ -1,21 +1,26 @@
 """A node of this gateway, and a check of it."""
 
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import yaml
 from structlog.testing import capture_logs
 
+from adapter.bfia.channel.codec import PUSH, SUCCESS
+from engines.base import LaunchSpec
+from gateway.conformance.platforms.containers import TOKEN_TOPIC
 from gateway.conformance.platforms.findings import Evidence
 from gateway.conformance.platforms.node import CheckedNode, Identity
 from gateway.conformance.platforms.partner import Partner
 from gateway.conformance.platforms.trial import ComponentName, Trial, TrialOptions
 from gateway.identity.keys import KeyPair, Keyring
 from tests.inprocess import Node, running
-from tests.memory_engine import MemoryEngine, Script
+from tests.memory_engine import Inside, MemoryEngine, Script
 from tests.registry.builders import a_description, a_request
 
 CHECK = "JG0000000000000777"  # the id of the check's own node
@@ -44,7 +49,7 @@ def checked_node(
     """
     if key is not None:
         Keyring(home / "state").make("ed25519")
-    make_engine = MemoryEngine.making({IMAGE: Script()})
+    make_engine = MemoryEngine.making({IMAGE: Script(body=tell_token)})
     evidence = Evidence()
     partner = Partner(("127.0.0.1", 0), evidence, key)
     # A node logs each bad request of the check, which says nothing about a test.
@@ -62,8 +67,48 @@ def checked_node(
             evidence,
             per_second=1000,
         )
+        transport = CheckedNode(
+            node.addresses()["container"],
+            node.settings.node.id,
+            Identity(CHECK),
+            evidence,
+            per_second=1000,
+        )
+        trial = Trial(
+            client,
+            partner,
+            evidence,
+            TrialOptions(PROBE, _PATIENCE),
+            transport,
+        )
         try:
-            yield Site(node, Trial(client, partner, evidence, TrialOptions(PROBE, _PATIENCE)))
+            yield Site(node, trial)
         finally:
             client.close()
+            transport.close()
             partner.close()
+
+
+def tell_token(spec: LaunchSpec, inside: Inside) -> int:
+    """Run as the component of the check: tell the token, and stay if the check takes it."""
+    variables = spec.environment
+    token = variables["config.token"]
+    message = {
+        "topic": TOKEN_TOPIC,
+        "payload": b64encode(token.encode()).decode(),
+    }
+    headers = {
+        "x-ptp-session-id": variables["config.session_id"],
+        "x-ptp-token": token,
+        "x-ptp-target-node-id": variables["config.node_id.host.0"],
+    }
+    url = f"http://{variables['system.transport']}{PUSH}"
+    with httpx.Client(trust_env=False) as client:
+        response = client.post(
+            url,
+            json=message,
+            headers=headers,
+        )
+    if response.json()["code"] == SUCCESS:
+        inside.asked_to_end.wait()
+    return 0

@@ -2,38 +2,33 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping
-from typing import Any
-
-from google.protobuf.message import DecodeError
 
 from adapter.bfia.channel.codec import INVOKE, NOT_FOUND, PUSH, SUCCESS, TRANSPORT
 from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
     Inbound,
     PushInbound,
-    TransportOutbound,
 )
-from gateway.conformance.platforms.answers import FATE_UNKNOWN_PATH, read_answer
 from gateway.conformance.platforms.findings import (
     Exchange,
     Finding,
     assume,
     demand,
-    demand_except,
     holds,
 )
 from gateway.conformance.platforms.scenarios import tries
+from gateway.conformance.platforms.transport_answers import (
+    code_of,
+    judge_delivery,
+    judge_refusal,
+    summary_of,
+)
 from gateway.conformance.platforms.trial import Trial
 
 _JSON = "application/json"
 _PROTOBUF = "application/x-protobuf"
 _TOPIC = "conformance"
 _PAYLOAD = b"\x00conformance\xff"
-_LEGACY_SUCCESS = "0"  # the code of transports before version 1.2
 _UNKNOWN_NODE = "JG9999999999999999"
-_CODE_START = "E0"  # the beginning of this layer's codes
-_LEAST_ERROR_STATUS = 400  # of HTTP
-_INTERNAL_ERROR = 500  # the least such status of HTTP
 
 
 def _push_json() -> bytes:
@@ -92,95 +87,30 @@ def _send(
     )
 
 
-def _code(exchange: Exchange) -> str:
-    """Return the transport's code in a response; empty if there is none."""
-    content = exchange.received
-    if "protobuf" in exchange.headers.get("content-type", ""):
-        return _code_of_protobuf(content)
-    try:
-        value = json.loads(content)
-    except ValueError:
-        return ""
-    if not isinstance(value, Mapping):
-        return ""
-    code = str(value.get("code", ""))
-    if code == str(FATE_UNKNOWN_PATH):
-        return ""
-    return code
-
-
-def _code_of_protobuf(content: bytes) -> str:
-    """Return the code of a response in protobuf: of version 1.2.0, else of earlier ones."""
-    outbound: Any = TransportOutbound()
-    try:
-        outbound.ParseFromString(content)
-    except DecodeError:
-        return ""
-    if str(outbound.code).startswith(_CODE_START):
-        return str(outbound.code)
-    legacy_code: str = outbound.payload.decode("utf-8", "replace")
-    return legacy_code
-
-
-def _summary(exchange: Exchange) -> str:
-    """Return a response in one line, for people."""
-    return exchange.failure or f"HTTP {exchange.status}, code {_code(exchange) or 'absent'}"
-
-
-def _assume_served(exchange: Exchange) -> None:
-    """Raise `CannotTry` if the node does not serve the path of a message."""
-    is_served = bool(_code(exchange)) or not read_answer(exchange).is_unserved
-    assume(is_served, f"the node does not serve {exchange.target}")
-
-
-def _judge_delivery(exchange: Exchange, form: str) -> Finding:
-    """Judge the response to a message that has to be stored.
-
-    Raises `CannotTry`, `Deviation` or `Broken` if it was not.
-    """
-    code = _code(exchange)
-    _assume_served(exchange)
-    demand_except("kuscia", code != _LEGACY_SUCCESS, f"{form}: the success code is 0")
-    demand(code == SUCCESS, f"{form}: {_summary(exchange)}")
-    return holds(f"{form}: stored")
-
-
-def _judge_refusal(exchange: Exchange, what: str) -> Finding:
-    """Judge the response to a message that has to be refused; raises `Broken` if it was not."""
-    _assume_served(exchange)
-    status = exchange.status or 0
-    demand(status > 0, f"{what}: {exchange.failure}")
-    demand(status < _INTERNAL_ERROR, f"{what}: HTTP {status}")
-    demand(_code(exchange) not in (SUCCESS, _LEGACY_SUCCESS), f"{what}: stored")
-    has_code = bool(_code(exchange)) or status >= _LEAST_ERROR_STATUS
-    demand(has_code, f"{what}: no code")
-    return holds(f"{what}: refused, {_summary(exchange)}")
-
-
 @tries("T-2.2-json")
 def takes_messages_in_json(trial: Trial) -> Finding:
     """Pass-through in JSON."""
-    return _judge_delivery(_send(trial, _push_json(), **_pass_through()), "pass-through in JSON")
+    return judge_delivery(_send(trial, _push_json(), **_pass_through()), "pass-through in JSON")
 
 
 @tries("T-2.2-protobuf")
 def takes_messages_in_protobuf(trial: Trial) -> Finding:
     """Pass-through in protobuf."""
     exchange = _send(trial, _push_protobuf(), _PROTOBUF, **_pass_through())
-    return _judge_delivery(exchange, "pass-through in protobuf")
+    return judge_delivery(exchange, "pass-through in protobuf")
 
 
 @tries("T-5.2-json")
 def takes_encapsulated_messages_in_json(trial: Trial) -> Finding:
     """A message inside an Inbound, in JSON."""
-    return _judge_delivery(_send(trial, _inbound_json()), "encapsulated in JSON")
+    return judge_delivery(_send(trial, _inbound_json()), "encapsulated in JSON")
 
 
 @tries("T-5.2-protobuf")
 def takes_encapsulated_messages_in_protobuf(trial: Trial) -> Finding:
     """A message inside an Inbound, in protobuf."""
     exchange = _send(trial, _inbound_protobuf(), _PROTOBUF)
-    return _judge_delivery(exchange, "encapsulated in protobuf")
+    return judge_delivery(exchange, "encapsulated in protobuf")
 
 
 @tries("T-2.2.2-transport")
@@ -192,7 +122,7 @@ def takes_messages_at_transport(trial: Trial) -> Finding:
         path=TRANSPORT,
         **_pass_through(),
     )
-    return _judge_delivery(exchange, "chan/transport")
+    return judge_delivery(exchange, "chan/transport")
 
 
 @tries("T-3-type")
@@ -201,8 +131,8 @@ def answers_in_the_form_of_the_request(trial: Trial) -> Finding:
     for content, content_type in ((_push_json(), _JSON), (_push_protobuf(), _PROTOBUF)):
         exchange = _send(trial, content, content_type, **_pass_through())
         response_type = exchange.headers.get("content-type", "none").partition(";")[0]
-        text = f"messages in {content_type} are not stored: {_summary(exchange)}"
-        assume(_code(exchange) == SUCCESS, text)
+        text = f"messages in {content_type} are not stored: {summary_of(exchange)}"
+        assume(code_of(exchange) == SUCCESS, text)
         text = f"the response to a message in {content_type} is in {response_type}"
         demand(response_type == content_type, text)
     return holds("responses have the content type of their requests")
@@ -217,7 +147,7 @@ def refuses_messages_without_session(trial: Trial) -> Finding:
         x_ptp_session_id="",
         **_pass_through(),
     )
-    return _judge_refusal(exchange, "a message without a session")
+    return judge_refusal(exchange, "a message without a session")
 
 
 @tries("T-2.1-target")
@@ -229,7 +159,7 @@ def refuses_messages_for_unknown_nodes(trial: Trial) -> Finding:
         x_ptp_target_node_id=_UNKNOWN_NODE,
         **_pass_through(),
     )
-    return _judge_refusal(exchange, "a message for an unknown node")
+    return judge_refusal(exchange, "a message for an unknown node")
 
 
 @tries("T-2.1-uri")
@@ -241,7 +171,7 @@ def refuses_other_paths(trial: Trial) -> Finding:
         x_ptp_uri="/v1/platform/schedule/job/stop_all",
         **_pass_through(),
     )
-    return _judge_refusal(exchange, "a message for another path")
+    return judge_refusal(exchange, "a message for another path")
 
 
 @tries("T-3-garbage")
@@ -249,8 +179,8 @@ def refuses_undecodable_messages(trial: Trial) -> Finding:
     """Bodies that are no message."""
     for content, content_type in ((b"{", _JSON), (b"\xff" * 40, _PROTOBUF)):
         exchange = _send(trial, content, content_type, **_pass_through())
-        _judge_refusal(exchange, f"a body that is no {content_type}")
-    return holds(f"undecodable bodies are refused, code {_code(exchange) or NOT_FOUND}")
+        judge_refusal(exchange, f"a body that is no {content_type}")
+    return holds(f"undecodable bodies are refused, code {code_of(exchange) or NOT_FOUND}")
 
 
 def _pass_through() -> dict[str, str]:
