@@ -28,6 +28,7 @@ from route_table.model import (
     short,
     switch_word,
 )
+from route_table.proxies import PROXY, PROXY_RULE
 
 # Key of an entry -> its meaning, as the operators' API and the CLI show it.
 KEYS: dict[str, str] = {
@@ -129,12 +130,8 @@ _FILE = re.compile(r"[^\x00-\x1f\x7f]{1,1024}")
 _COMPONENT = re.compile(r"[^\s,/]{1,200}/[^\s,/]{1,200}|\*")
 # A name or the pin of a key in a certificate, in lower case.
 _CERTIFICATE_NAME = re.compile(r"sha256:[0-9a-f]{64}|(?!sha256:)[\x21-\x2b\x2d-\x7e]{1,500}")
+_USER_IN_URL = re.compile(r"://.*@", re.DOTALL)
 _PORT = re.compile(r"[0-9]{1,5}")
-# The user is percent-encoded and without a password; an IPv6 address is in brackets.
-_PROXY = re.compile(
-    r"http://(?:[A-Za-z0-9._~!$&'()*+,;=%-]{1,200}@)?"
-    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]]+):(?P<port>[0-9]{1,5})/?"
-)
 _SCHEME = re.compile("|".join(SCHEMES))
 # Separates public keys: a comma, or a line of PEM around a key.
 _KEY_ENDS = re.compile(r",|-----(?:BEGIN|END) PUBLIC KEY-----")
@@ -251,7 +248,7 @@ class Entry:
 
     def refuse_value(self, key: str, rule: str) -> None:
         """Report a problem with the accepted text of a key."""
-        self.refuse(key, rule, short(self.values[key]))
+        self.refuse(key, rule, _quoted(self.values[key]))
 
     def read(self, key: str) -> Any:
         """Return the value of a key in its type.
@@ -288,6 +285,13 @@ class Entry:
         for key in keys:
             if key in self.values:
                 self.refuse_value(key, rule)
+
+
+def _quoted(text: str) -> str:
+    """Return a refused text for its problem, but not a URL that may have a password."""
+    if _USER_IN_URL.search(text):
+        return "a URL with a user name or password"
+    return short(text)
 
 
 def _hint_for(unknown_key: str) -> str:
@@ -459,9 +463,7 @@ def _read_url(
         return ""
     rule = _url_rule(text, split, grpc_schemes)
     if rule:
-        # A URL with a password is not repeated in the problem.
-        quoted = "a URL with a user name or password" if "@" in text else short(text)
-        entry.refuse(key, rule, quoted)
+        entry.refuse_value(key, rule)
         return ""
     return _url(
         split.scheme.lower(),
@@ -702,7 +704,7 @@ def _read_proxy(text: str) -> str:
 
     Raises `ValueError` for any other text, and for a URL with a password: it belongs into a file.
     """
-    match = _PROXY.fullmatch(text)
+    match = PROXY.fullmatch(text)
     if match is None:
         raise ValueError
     _read_host(match["host"])
@@ -733,9 +735,7 @@ _READERS: Mapping[str, _Reader] = {
     "certificate": _PEM_FILE,
     "key": _PEM_FILE,
     "server_name": _Reader(_read_server_name, "must be a host name or an address"),
-    "proxy": _Reader(
-        _read_proxy, "must read http://host:port or http://user@host:port, without a password"
-    ),
+    "proxy": _Reader(_read_proxy, PROXY_RULE),
     "proxy_password": _Reader(_matching(_FILE), "must be the path of a file"),
     "components": _Reader(
         _list_of(_COMPONENT), "must be patterns such as unionpay/*, separated by commas"

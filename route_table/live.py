@@ -32,6 +32,7 @@ from route_table.model import (
     join,
     read_file,
 )
+from route_table.proxies import DefaultProxy
 
 log = logging.getLogger(__name__)
 
@@ -231,6 +232,7 @@ class LiveRoutes:
         files: FileCheck = certificates.problems,
         *,
         quiet: bool = False,
+        proxy: DefaultProxy = DefaultProxy(),
     ) -> None:
         """Adopt the newest version and read the file.
 
@@ -239,6 +241,7 @@ class LiveRoutes:
         - ``in_use``: returns whether jobs with a node are running
         - ``files``: the check that returns the problems of a route's PEM files
         - ``quiet``: do not log problems of the file
+        - ``proxy``: on the way to nodes whose entries name none
         """
         self._path = path
         self._versions: Repository = versions or MemoryVersions()
@@ -246,6 +249,7 @@ class LiveRoutes:
         self._clock = clock
         self._files = files
         self._quiet = quiet
+        self._proxy = proxy
         self._lock = RLock()
         self._table = RouteTable()
         self._problems: tuple[Problem, ...] = ()
@@ -505,7 +509,9 @@ class LiveRoutes:
         """
         table = parse(text, number)
         folder = self._path.absolute().parent if self._path else Path.cwd()
-        routes = {node: route.with_paths_from(folder) for node, route in table.routes.items()}
+        routes = {}
+        for node, route in table.routes.items():
+            routes[node] = self._proxy.applied(route.with_paths_from(folder))
         return replace(table, routes=routes)
 
     def _check_files(self, table: RouteTable, newest: Version) -> None:

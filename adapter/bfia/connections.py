@@ -20,11 +20,12 @@ from urllib.parse import urlsplit
 import httptools
 import httpx
 
-from adapter.bfia.outbound import ProxyFailed, open_socket, proxy_of
+from adapter.bfia.outbound import open_socket, proxy_of
 from gateway.errors import PeerUnreachable
 from gateway.runtime.context import Exchange
 from route_table.certificates import stamp
 from route_table.model import NO_IDENTITY, Identity
+from route_table.proxies import ProxyFailed
 
 C = TypeVar("C")
 K = TypeVar("K", bound=Hashable)

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from adapter.bfia import outbound
 from adapter.bfia.channel.codec import (
     SUCCESS,
     Ptp,
@@ -28,7 +27,7 @@ from adapter.bfia.channel.codec import (
 from adapter.bfia.channel.grpc_client import is_grpc
 from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.sending import message_path
-from adapter.bfia.outbound import ProxyFailed, open_socket, proxy_of
+from adapter.bfia.outbound import open_socket, proxy_of
 from adapter.bfia.paths import SCHEDULE
 from adapter.bfia.peer import Peer
 from adapter.bfia.peer_response import PROFILE_MISMATCH
@@ -51,6 +50,7 @@ from gateway.http.peers import QUOTA, UNPROVEN
 from gateway.identity.seals import Seals
 from gateway.runtime import trials
 from gateway.runtime.trials import Observe, Result, Step, Stopped, Trial
+from route_table import proxies
 from route_table.model import DEFAULT_ENTRY, Route, RouteTable, UnknownNode
 from route_table.proof import ListenerProof, Proof
 
@@ -141,9 +141,9 @@ _PAGES = {
 }
 # Reason of a proxy that opens no tunnel -> remedy.
 _PROXY_REMEDIES = {
-    outbound.UNREACHABLE: "correct proxy in the entry, or ask whoever runs the proxy",
-    outbound.LOGIN: "correct the user in proxy, and the password in the file proxy_password",
-    outbound.REFUSED: (
+    proxies.UNREACHABLE: "correct proxy in the entry, or ask whoever runs the proxy",
+    proxies.LOGIN: "correct the user in proxy, and the password in the file proxy_password",
+    proxies.REFUSED: (
         "ask whoever runs the proxy to allow CONNECT to that host and port; many allow port 443 "
         "only"
     ),
@@ -391,7 +391,7 @@ class _RouteTest:
         try:
             with open_socket(host, self._port, CONNECT_SECONDS, self._proxy):
                 return trials.ok(where + through)
-        except ProxyFailed as error:
+        except proxies.ProxyFailed as error:
             return trials.failed(str(error), _PROXY_REMEDIES[error.reason])
         except ConnectionRefusedError:
             return trials.failed(

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from adapter.bfia.connections import context
-from adapter.bfia.outbound import Proxy, open_socket, proxy_of
+from adapter.bfia.outbound import open_socket, proxy_of
 from gateway.errors import PeerUnreachable
 from gateway.runtime import trials
 from gateway.runtime.trials import Step
 from route_table.certificates import expiries
 from route_table.model import Identity
+from route_table.proxies import Proxy
 
 # Fault and remedy of a certificate for another name
 _OTHER_NAME = (

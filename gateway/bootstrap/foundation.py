@@ -162,7 +162,14 @@ def build_registries(foundation: Foundation) -> Registries:
     tokens = SqlTokens(store)
     audit = SqlAudit(store)
     versions = SqlRouteVersions(store, foundation.owner)
-    routes = LiveRoutes(settings.route_table.file, versions, store.has_active_job_with, clock)
+    proxy = settings.outbound.default
+    routes = LiveRoutes(
+        settings.route_table.file,
+        versions,
+        store.has_active_job_with,
+        clock,
+        proxy=proxy,
+    )
     unfinished = partial(unfinished_specs, store)
     roles = partial(roles_of, registry)
     models = Models(node, SqlModels(store), storage, unfinished, clock)
@@ -192,7 +199,14 @@ def build_registries(foundation: Foundation) -> Registries:
         ),
         model_permits=ModelPermits(node, stored_applications, models, holdings, clock),
         feed=feed,
-        webhooks=Webhooks(webhook_receivers(settings), store, feed, foundation.owner, clock),
+        webhooks=Webhooks(
+            webhook_receivers(settings),
+            store,
+            feed,
+            foundation.owner,
+            clock,
+            proxy=proxy,
+        ),
     )
 
 

@@ -243,10 +243,12 @@ def _session_services(services: Services) -> list[object]:
     # Imported only here: a node without such logins does not load the library.
     from gateway.console.oidc import Provider
 
-    return [
-        sessions,
-        session.Logins(sessions, Provider(oidc_client(settings.auth.oidc), clock)),
-    ]
+    provider = Provider(
+        oidc_client(settings.auth.oidc),
+        clock,
+        settings.outbound.default,
+    )
+    return [sessions, session.Logins(sessions, provider)]
 
 
 def _job_handler_services(services: Services) -> list[object]:

@@ -230,7 +230,7 @@ def _without_secrets(path: tuple[int | str, ...], value: Any) -> Any:
     is_section = isinstance(value, dict)
     if is_section or _may_be_secret(path):
         return HIDDEN
-    if path[0] in ("database", "storages"):
+    if path[0] in ("database", "storages", "outbound"):
         return without_password(str(value))
     return value
 

@@ -37,6 +37,7 @@ from gateway.config.values import (
     NodeName,
     PeerTls,
     PrivateUrl,
+    ProxyUrl,
     RemoteSettings,
     Section,
     StorageName,
@@ -45,6 +46,7 @@ from gateway.config.values import (
     require,
     require_one_source,
 )
+from route_table.proxies import DefaultProxy
 
 MIN_TOKEN_LENGTH = 16  # characters of an admin's token: a shorter one could be guessed
 
@@ -201,6 +203,29 @@ class RouteTableSettings(Section):
     """Routes to other nodes."""
 
     file: Path | None = Field(default=None, description="YAML file: node id -> how to reach it.")
+
+
+class OutboundSettings(Section):
+    """The way of this node's requests to other hosts."""
+
+    proxy: ProxyUrl | None = Field(
+        default=None,
+        description="HTTP proxy (CONNECT) on the way to partners, receivers of events and the "
+        "OpenID provider, such as http://user@proxy:3128; routes may name another one.",
+    )
+    proxy_password: Path | None = Field(
+        default=None, description="File with the password of its user and nothing else."
+    )
+    direct: list[str] = Field(
+        default_factory=list,
+        description="Hosts reached without it: names, endings such as .bank.example, addresses, "
+        "networks; this machine always is.",
+    )
+
+    @property
+    def default(self) -> DefaultProxy:
+        """The proxy, and the hosts that are reached without it."""
+        return DefaultProxy(self.proxy, self.proxy_password, tuple(self.direct))
 
 
 class Data(Section):
@@ -428,6 +453,7 @@ class Settings(BaseSettings):
         "as metadata.engine, by its base_url or by its device; all others run at engine.",
     )
     route_table: RouteTableSettings = RouteTableSettings()
+    outbound: OutboundSettings = OutboundSettings()
     data: Data = Data()
     auth: Auth = Auth()
     secrets: SecretSettings = SecretSettings()

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.domain.events import NAMES
 from route_table.model import NODE_ID, Identity, switch_word
 from route_table.model import NODE_RULE as RULE_OF_NODES
+from route_table.proxies import PROXY, PROXY_RULE
 
 
 class Section(BaseModel):
@@ -76,6 +77,12 @@ def _network(value: str) -> str:
         ipaddress.ip_network(value)
     except ValueError as error:
         raise ValueError("must be an address or a network, such as 10.1.0.0/16") from error
+    return value
+
+
+def _proxy(value: str) -> str:
+    """Check the URL of an HTTP proxy."""
+    require(PROXY.fullmatch(value), PROXY_RULE)
     return value
 
 
@@ -246,6 +253,7 @@ def _number_as_text(value: object) -> object:
 # A setting of one of these types is checked, and possibly normalised, by the function named in it;
 # pydantic reports its `ValueError` as the problem of the setting.
 Bind = Annotated[str, AfterValidator(_bind)]
+ProxyUrl = Annotated[str, AfterValidator(_proxy)]
 NetworkName = Annotated[str, AfterValidator(_network)]
 EventName = Annotated[str, AfterValidator(_event)]
 HttpUrl = Annotated[str, AfterValidator(_http)]

@@ -28,6 +28,8 @@ from gateway.config.schema import Oidc
 from gateway.config.values import is_https_or_local
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from gateway.runtime.client_proxies import client_proxy
+from route_table.proxies import DefaultProxy, ProxyFailed
 
 CALLBACK_PATH = "/api/v1/session/oidc/callback"
 # Algorithms of signatures that only the provider can make: neither ``none``, nor those with the
@@ -70,6 +72,7 @@ class Provider:
         self,
         settings: Oidc,
         clock: Callable[[], datetime],
+        proxy: DefaultProxy = DefaultProxy(),
     ) -> None:
         """Read the authorities in the settings. Raises `Invalid` for a file that cannot be used.
 
@@ -78,6 +81,7 @@ class Provider:
         self._settings = settings
         self._secret = settings.client_secret
         self._clock = clock
+        self._proxy = proxy
         try:
             self._verify = ssl.create_default_context(cafile=settings.ca)
         except (OSError, ValueError) as error:
@@ -284,10 +288,11 @@ class Provider:
             with httpx.Client(
                 verify=self._verify,
                 timeout=_TIMEOUT,
+                proxy=client_proxy(self._proxy.on_way_to(url)),
                 trust_env=False,
             ) as http:
                 return http.request(method, url, headers={"accept": "application/json"}, **options)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ProxyFailed) as error:
             raise _unreachable(url, str(error) or type(error).__name__) from error
 
 

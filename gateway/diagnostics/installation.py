@@ -131,4 +131,5 @@ def routes_in_file(settings: Settings) -> LiveRoutes:
         settings.route_table.file,
         files=no_problems,
         quiet=True,
+        proxy=settings.outbound.default,
     )

@@ -24,9 +24,11 @@ from gateway.config.schema import WebhookSettings
 from gateway.config.values import without_password
 from gateway.events.feed import Event, Feed
 from gateway.ports import Clock
+from gateway.runtime.client_proxies import client_proxy
 from gateway.store import events as stored
 from gateway.store.database import require_no_transaction
 from gateway.store.store import Store
+from route_table.proxies import DefaultProxy, ProxyFailed
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +87,8 @@ class Webhooks:
         holder: str,
         clock: Clock,
         pace: Pace = Pace(),
+        *,
+        proxy: DefaultProxy = DefaultProxy(),
     ) -> None:
         """``holder``: the name that tells this gateway from the others on the database."""
         self._hooks = hooks
@@ -93,6 +97,7 @@ class Webhooks:
         self._holder = holder
         self._clock = clock
         self._pace = pace
+        self._proxy = proxy
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._trouble: dict[str, _Trouble] = {}  # by the key (`_key`) of the receiver
@@ -148,19 +153,35 @@ class Webhooks:
 
     def _work(self, hook: WebhookSettings) -> None:
         """Deliver events to one receiver until the gateway stops; the function of its thread."""
-        client = httpx.Client(
+        while not self._stopping.is_set():
+            try:
+                with self._client(hook) as http:
+                    self._deliver_until_stop(hook, http)
+            except ProxyFailed as error:
+                log.warning("the proxy cannot be used", cause=str(error))
+                self._stopping.wait(self._pace.longest)
+
+    def _client(self, hook: WebhookSettings) -> httpx.Client:
+        """Return the HTTP client for one receiver.
+
+        Raises `ProxyFailed` if the password for the proxy on the way cannot be read.
+        """
+        return httpx.Client(
             timeout=_TIMEOUT,
+            proxy=client_proxy(self._proxy.on_way_to(hook.url)),
             trust_env=False,
             follow_redirects=False,
         )
-        with client as http:
-            while not self._stopping.is_set():
-                try:
-                    pause = self.deliver_some(hook, http)
-                except Exception:
-                    log.exception("delivering events failed", receiver=without_password(hook.url))
-                    pause = self._pace.longest
-                self._stopping.wait(pause)
+
+    def _deliver_until_stop(self, hook: WebhookSettings, http: httpx.Client) -> None:
+        """Deliver events to one receiver until the gateway stops."""
+        while not self._stopping.is_set():
+            try:
+                pause = self.deliver_some(hook, http)
+            except Exception:
+                log.exception("delivering events failed", receiver=without_password(hook.url))
+                pause = self._pace.longest
+            self._stopping.wait(pause)
 
     def deliver_some(self, hook: WebhookSettings, http: httpx.Client) -> float:
         """Deliver the next events; return the pause before the next call in seconds."""

@@ -22,6 +22,7 @@ from gateway.events.webhooks import Pace, Webhooks, signature
 from gateway.store import queries, schema
 from gateway.store.events import newest_number
 from gateway.store.store import Store
+from route_table.proxies import DefaultProxy
 from tests.adapter.bfia.scripted import ScriptedPeer, says, scripted
 from tests.builders import T0
 from tests.contracts.databases import a_store
@@ -429,13 +430,23 @@ def webhooks(
     *hooks: Hook,
     feed: Feed | None = None,
     holder: str = "gateway-1",
+    proxy: DefaultProxy = DefaultProxy(),
 ) -> Webhooks:
     """Return the webhooks of a gateway, which is called ``holder`` among those on the database."""
 
     def now() -> datetime:
         return datetime.now(UTC)
 
-    return Webhooks(hooks, store, feed or Feed(store, "n1"), holder, now, QUICK)
+    feed = feed or Feed(store, "n1")
+    return Webhooks(
+        hooks,
+        store,
+        feed,
+        holder,
+        now,
+        QUICK,
+        proxy=proxy,
+    )
 
 
 @contextmanager
@@ -443,9 +454,15 @@ def delivering(
     store: Store,
     *hooks: Hook,
     feed: Feed | None = None,
+    proxy: DefaultProxy = DefaultProxy(),
 ) -> Iterator[None]:
     """Deliver events; at the end wait until every receiver has the newest one."""
-    deliveries = webhooks(store, *hooks, feed=feed)
+    deliveries = webhooks(
+        store,
+        *hooks,
+        feed=feed,
+        proxy=proxy,
+    )
     deliveries.start()
     yield
 
@@ -499,6 +516,21 @@ def test_a_new_receiver_gets_new_chosen_events_with_a_valid_signature(store):
             request.raw,
         )
         assert headers["x-bfia-event-id"] == str(request.body["id"])
+
+
+def test_events_pass_the_proxy_once_its_password_can_be_read(store, tmp_path):
+    password = tmp_path / "password"
+    address = "http://receiver.bank.example/events"
+    with scripted() as (proxy, url):
+        user_at = url.replace("http://", "http://gateway@")
+        default = DefaultProxy(user_at, password)
+        with delivering(store, Hook(url=address), proxy=default):
+            write(store, *ENTRIES[:1])
+            password.write_text("open sesame\n")
+
+        (request,) = proxy.requests
+        assert request.target == address
+        assert request.body["event"] == NAMES[0]
 
 
 class FailingFeed(Feed):

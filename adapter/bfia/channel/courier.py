@@ -14,10 +14,12 @@ from adapter.bfia.channel.codec import INVOKE, TransportReply, decode_answer
 from adapter.bfia.channel.grpc_client import GrpcConnection, is_grpc
 from adapter.bfia.channel.http_client import BadAddress, HttpConnections, PeerResponse
 from adapter.bfia.connections import Clients
-from adapter.bfia.outbound import ProxyFailed, proxy_of
+from adapter.bfia.outbound import proxy_of
 from adapter.page import first_words
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
+from gateway.runtime.client_proxies import client_proxy
 from route_table.model import Identity, Route
+from route_table.proxies import ProxyFailed
 
 # Codes of the standard's table for transports
 BAD_ADDRESS = "E0000000619"
@@ -182,12 +184,8 @@ def _proxy_of_relay(identity: Identity) -> httpx.Proxy | None:
 
     Raises PeerUnreachable if the password cannot be read.
     """
-    proxy = proxy_of(identity)
-    if proxy is None:
-        return None
-    url = f"http://{proxy.address}"
     try:
-        return httpx.Proxy(url, auth=proxy.login())
+        return client_proxy(proxy_of(identity))
     except ProxyFailed as error:
         raise PeerUnreachable(str(error), delivered=False, reason=error.reason) from error
 

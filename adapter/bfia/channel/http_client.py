@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 
 from adapter.bfia.channel.pieces import total_length
 from adapter.bfia.connections import ResponseReader, request_head
-from adapter.bfia.outbound import Proxy, open_socket
+from adapter.bfia.outbound import open_socket
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from route_table.proxies import Proxy
 
 _MOST = 256  # the most connections to one peer at the same time
 _KEPT = 64  # the most idle connections that are kept to one peer

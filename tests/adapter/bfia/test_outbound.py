@@ -4,14 +4,18 @@ import base64
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from adapter.bfia.outbound import LOGIN, REFUSED, UNREACHABLE, ProxyFailed, open_socket, proxy_of
+from adapter.bfia.outbound import login_header, open_socket, proxy_of
+from gateway.errors import Invalid
 from route_table.document import parse
 from route_table.model import Identity, InvalidRoutes
+from route_table.proxies import LOGIN, REFUSED, UNREACHABLE, DefaultProxy, ProxyFailed
 from tests.e2e.nodes import free_ports
+from tests.inprocess import settings
 from tests.services.outbound_proxy import PASSWORD, USER, outbound_proxy
 
 NODE = "JG0100002200000020"
@@ -139,7 +143,7 @@ def test_a_user_may_be_percent_encoded(tmp_path):
     proxy = proxy_of(through(3128, "bank%5Cann", str(password)))
     assert proxy is not None
     encoded = base64.b64encode(b"bank\\ann:geheim")
-    assert proxy.login_header() == b"proxy-authorization: Basic " + encoded + b"\r\n"
+    assert login_header(proxy) == b"proxy-authorization: Basic " + encoded + b"\r\n"
 
 
 # ---------------------------------------------------------------- the keys of an entry
@@ -164,6 +168,7 @@ def test_a_proxy_that_cannot_work_is_refused(lines, path):
         parse(text)
     (problem,) = refused.value.problems
     assert problem.path == f"{NODE}.{path}"
+    assert "secret@" not in str(problem)
 
 
 def test_a_proxy_belongs_to_the_entry_with_the_address():
@@ -182,3 +187,78 @@ def test_a_proxy_belongs_to_the_entry_with_the_address():
         )
     )
     assert table.resolve("BEHIND").identity.proxy == "http://proxy.bank:3128"
+
+
+# ---------------------------------------------------------------- the proxy of the settings
+
+DIRECT = ("gw.bank.example", ".intern", "10.0.0.0/8", "2001:db8::7")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "localhost",
+        "[::1]",
+        "gw.bank.example",
+        "gw.a.intern",
+        "10.1.2.3",
+        "[2001:db8::7]",
+    ],
+)
+def test_some_hosts_are_reached_without_the_default_proxy(host):
+    proxy = DefaultProxy("http://proxy.bank:3128", direct=DIRECT)
+    assert proxy.on_way_to(f"https://{host}:7380/bfia") is None
+
+
+@pytest.mark.parametrize(
+    "host", ["gw2.bank.example", "intern", "gw.bank.example.com", "11.0.0.1", "[2001:db8::8]"]
+)
+def test_all_other_hosts_are_reached_through_it(host):
+    default = DefaultProxy("http://ann@proxy.bank:3128", Path("/etc/password"), direct=DIRECT)
+    proxy = default.on_way_to(f"https://{host}:7380")
+    assert proxy is not None
+    assert (proxy.address, proxy.user) == ("proxy.bank:3128", "ann")
+
+
+def test_a_route_with_a_proxy_of_its_own_keeps_it():
+    default = DefaultProxy("http://proxy.bank:3128", direct=DIRECT)
+    table = parse(
+        "A: {host: gw.example, port: 1, proxy: 'http://other.bank:8080'}\n"
+        "B: {host: gw.example, port: 1}\n"
+        "C: {host: 10.0.0.1, port: 1}\n"
+        "D: {via: B}\n"
+    )
+    proxies = {}
+    for node, route in table.routes.items():
+        proxies[node] = default.applied(route).proxy
+    assert proxies == {
+        "A": "http://other.bank:8080",
+        "B": "http://proxy.bank:3128",
+        "C": None,
+        "D": None,
+    }
+
+
+def test_a_node_shows_and_uses_the_proxy_of_its_settings(world):
+    with answering(b"HTTP/1.1 403 Forbidden\r\n\r\n") as port:
+        proxy = f"http://127.0.0.1:{port}"
+        node = world.node(
+            routes={NODE: {"host": "gw.partner.example", "port": 443}},
+            settings={"outbound": {"proxy": proxy}},
+        )
+
+        (route,) = node.get("/api/v1/routes").json()["routes"]
+        steps = node.post(f"/api/v1/routes/{NODE}/test", {}).json()["steps"]
+
+    assert route["proxy"] == proxy
+    causes = {step["name"]: step["cause"] for step in steps}
+    assert "HTTP 403 Forbidden" in causes["tcp"]
+
+
+@pytest.mark.parametrize("proxy", ["proxy.bank:3128", "http://ann:secret@proxy.bank:3128"])
+def test_a_setting_that_cannot_be_a_proxy_is_refused(tmp_path, proxy):
+    with pytest.raises(Invalid) as refused:
+        settings(tmp_path, outbound={"proxy": proxy})
+    assert "outbound.proxy" in str(refused.value)
+    assert "secret" not in str(refused.value)
