@@ -50,6 +50,9 @@ README_PICTURE = {
 }
 
 # Scripts that run in a page.
+VISIBLE_HEIGHT = (
+    "Math.min(innerHeight, document.querySelector('main').getBoundingClientRect().bottom)"
+)
 FITS_THE_SCREEN = "document.documentElement.scrollWidth <= innerWidth"
 HAS_BUTTONS_OUT_OF_SIGHT = (
     "[...document.querySelectorAll('td button')]"
@@ -665,7 +668,7 @@ def expect_failed_job(person: Person, job_id: str) -> None:
     expect(lanes.locator(".lane .busy")).to_have_count(0)
 
 
-def test_the_pictures_show_an_ended_training_and_its_copy_in_the_composer(guest, host, browser):
+def test_the_pictures_show_the_overview_a_training_and_the_composer(guest, host, browser):
     """README's pictures, written into the folder that BFIA_SCREENSHOTS names."""
     body = a_training(num_trees=12, tol=0)
     job_id = submit_approved(guest, host, body)
@@ -676,8 +679,11 @@ def test_the_pictures_show_an_ended_training_and_its_copy_in_the_composer(guest,
         viewport=README_PICTURE,
     )
 
-    open_job(person, guest, job_id)
+    answer = person.page.locator(".badge", has_text="answers")
+    expect(answer).to_be_visible()
+    keep_readme_picture(person, "overview")
 
+    open_job(person, guest, job_id)
     badge = person.page.locator("main .row .badge").first
     expect(badge).to_have_text("SUCCEEDED")
     expect_curve(person.page)
@@ -694,7 +700,17 @@ def keep_readme_picture(person: Person, name: str) -> None:
     folder = os.environ.get("BFIA_SCREENSHOTS")
     if folder:
         person.page.evaluate("scrollTo(0, 0)")
-        person.page.screenshot(path=f"{folder}/{name}.png")
+        height = person.page.evaluate(VISIBLE_HEIGHT)
+        shown = {
+            "x": 0,
+            "y": 0,
+            "width": README_PICTURE["width"],
+            "height": height,
+        }
+        person.page.screenshot(
+            path=f"{folder}/{name}.png",
+            clip=shown,
+        )
 
 
 # ---------------------------------------------------------------- datasets

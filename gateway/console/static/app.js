@@ -11,7 +11,7 @@ import { alertBox, hint, option, row } from "./widgets.js";
 // `help`: the document about it. Modules are loaded when they are first needed. Each exports `fillPage(body, {session, signal, ids, reload})`;
 // `signal` aborts when the user leaves the page, `reload` loads it again.
 const PAGES = {
-  overview: { list: "overview", help: "admin" },
+  overview: { list: "overview", help: "console" },
   jobs: { list: "jobs", member: "job", help: "platform" },
   submit: { list: "submit", help: "platform" },
   approvals: { list: "approvals", help: "management" },
@@ -20,7 +20,7 @@ const PAGES = {
   providers: { list: "providers", member: "provider", help: "vendor" },
   partners: { list: "partners", member: "partner", help: "routes" },
   node: { list: "node", help: "admin" },
-  invitation: { list: "invitation", help: "routes", isInMenu: false },
+  invitation: { list: "invitation", help: "together", isInMenu: false },
   compare: { list: "models", member: "compare", help: "models", isInMenu: false },
   tokens: { list: "tokens", help: "admin", isInMenu: false },
 };

@@ -54,6 +54,7 @@ export function button(label, action, cssClass = "") {
       showError(error);
     } finally {
       currentTarget.disabled = false;
+      if (document.activeElement === document.body) currentTarget.focus();
     }
   };
   return h("button", { type: "button", class: cssClass, onclick: press }, translate(label));

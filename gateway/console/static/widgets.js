@@ -146,7 +146,7 @@ export const dataTable = (columns, rows, empty = "no rows") =>
 function tableOf(headers, rows, empty, cssClass) {
   if (rows.length === 0) return hint(translate(empty));
   const labels = headers.map((header) => (header instanceof Node ? header.textContent : header));
-  const headerCells = headers.map((header) => h("th", { scope: "col" }, header));
+  const headerCells = headers.map(headerCell);
   const bodyRows = rows.map((cells) => {
     const bodyCells = cells.map((cell, index) => tableCell(cell, labels[index]));
     return h("tr", {}, bodyCells);
@@ -160,6 +160,9 @@ function tableOf(headers, rows, empty, cssClass) {
   const head = h("thead", {}, h("tr", {}, headerCells));
   return h("div", region, h("table", {}, head, h("tbody", {}, bodyRows)));
 }
+
+/** The header of a column; one without a name, such as that of buttons, is no header to screen readers. */
+const headerCell = (header) => (header === "" ? h("td") : h("th", { scope: "col" }, header));
 
 const tableCell = (cell, label) => h("td", { "data-label": label || null }, content(cell));
 

@@ -62,7 +62,7 @@ function ownInvitation(session, address) {
     });
     place.replaceChildren(h("pre", {}, text), row(download));
   };
-  const heading = h("h3", {}, translate("own invitation"));
+  const heading = h("h2", {}, translate("own invitation"));
   return h("div", {}, heading, button("show invitation", show), place);
 }
 
@@ -88,7 +88,7 @@ function theirInvitation(address, reload) {
   return h(
     "div",
     {},
-    h("h3", {}, translate("their invitation")),
+    h("h2", {}, translate("their invitation")),
     file,
     text,
     row(button("compare", () => compareWords(text.value, address.value.trim(), place, reload))),

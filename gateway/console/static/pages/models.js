@@ -44,7 +44,7 @@ function comparison(models) {
   first.addEventListener("change", update);
   second.addEventListener("change", update);
   update();
-  return [h("h3", {}, translate("compare side by side")), row(first, second, link)];
+  return [h("h2", {}, translate("compare side by side")), row(first, second, link)];
 }
 
 function choiceOf(models, selected) {

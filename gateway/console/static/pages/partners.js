@@ -1,7 +1,7 @@
 // Routes to partners: their test, changes and history, and the certificates with their ends.
 import { get, segment } from "../api.js";
 import { askForm, askText, button, inputField } from "../dialogs.js";
-import { append, h } from "../dom.js";
+import { append, h, setChildren } from "../dom.js";
 import { displayValue, timestamp } from "../format.js";
 import { apiWord, translate } from "../language.js";
 import { hasRole } from "../roles.js";
@@ -159,15 +159,21 @@ async function saveRoute(form, route, version, reload) {
 
 const textOf = (form, key) => form.get(key).trim() || null;
 
-const newPartner = (routing, session, reload) =>
-  h(
+/** The ways to a new partner; the form of an invitation is made when it is unfolded. */
+function newPartner(routing, session, reload) {
+  const form = h("div");
+  const fill = () => setChildren(form, invitationForm(session, reload));
+  const details = h(
     "details",
     {},
     h("summary", {}, h("strong", {}, translate("new partner"))),
     row(h("a", { href: "#/invitation" }, translate("page invitation"))),
-    invitationForm(session, reload),
+    form,
     row(addButton(routing, reload)),
   );
+  details.addEventListener("toggle", fill, { once: true });
+  return details;
+}
 
 // ---------------------------------------------------------------- certificates
 
