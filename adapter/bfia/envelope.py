@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.body_limit import MAX_BODY_SIZE_SCOPE_KEY
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -275,10 +276,12 @@ def too_large_in_envelope(
     app: ASGIApp,
     as_200: As200 = _never_as_200,
     elsewhere: Elsewhere = _no_other_protocol,
+    body_bytes: int | None = None,
 ) -> ASGIApp:
-    """Put the refusal of a too large body into the envelope.
+    """Put the refusal of a too large body into the envelope, with the limit.
 
-    The framework's limiter sends plain text.
+    The framework's limiter sends plain text. ``body_bytes`` is the setting limits.body_bytes, which
+    is named where it is the limit; None if the listener has no such setting.
     """
 
     async def serve(
@@ -300,7 +303,7 @@ def too_large_in_envelope(
         await app(scope, receive, send_or_replace)
 
     def too_large(scope: Scope) -> Response:
-        error = TooLarge("the body is larger than this path takes")
+        error = TooLarge(_size_rule(scope.get(MAX_BODY_SIZE_SCOPE_KEY), body_bytes))
         request = Request(scope)
         status = 413
         if as_200(request):
@@ -312,6 +315,18 @@ def too_large_in_envelope(
         return response
 
     return serve
+
+
+def _size_rule(limit: int | None, body_bytes: int | None) -> str:
+    """Return the rule about the size of a body, with the setting if it is the limit.
+
+    ``limit``: bytes at the path, as the framework's limiter notes them; None if it did not.
+    """
+    if limit is None:
+        return "the body is larger than this path takes"
+    if limit == body_bytes:
+        return f"a body may have at most {limit} bytes (limits.body_bytes)"
+    return f"a body may have at most {limit} bytes at this path"
 
 
 def _is_limiters_refusal(message: Message) -> bool:
@@ -339,6 +354,16 @@ def _status_of_path(request: Request, code: int) -> int:
     return 200
 
 
+def _with_reason_once(text: str, reason: str) -> str:
+    """Return an error's text, which begins with its reason, without further mentions of it.
+
+    Only for people: other nodes read the reason of each problem from the text.
+    """
+    beginning = f"{reason}: "
+    rest = text.removeprefix(beginning)
+    return beginning + f" {rest}".replace(f" {beginning}", " ").lstrip()
+
+
 def _respond(
     request: Request,
     status: int,
@@ -356,6 +381,7 @@ def _respond(
     path = request.url.path
     step = next_step(error.reason, language, error.node)
     if path.startswith(_READ_BY_PEOPLE):
+        body["msg"] = _with_reason_once(body["msg"], error.reason)
         add_next_steps(body["data"], language)
         if step:
             body["data"]["next_step"] = step

@@ -115,7 +115,10 @@ class RelayRefused(Exception):
 
 
 class _TooLarge(Exception):
-    """The body is over the limit."""
+    """The body is over the ``limit`` in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"this node passes on bodies of at most {limit} bytes")
 
 
 @dataclass(frozen=True)
@@ -299,8 +302,8 @@ class Relay:
                     self._record_refusal, transit.source, transit.target, error.reason, str(error)
                 )
             return self._refusal(error, transit)
-        except _TooLarge:
-            return Response("the body is larger than this node passes on", 413)
+        except _TooLarge as error:
+            return Response(str(error), 413)
         except Invalid as error:  # the body arrives too slowly
             return Response(str(error), 408)
         except ClientDisconnect:
@@ -349,7 +352,7 @@ class Relay:
             total = None
             limit = self._channel_limit
         if (announced(transit.request) or 0) > limit:
-            raise _TooLarge
+            raise _TooLarge(limit)
         body = None
         if transit.has_body:
             body = _bounded(self._bodies.stream(transit.request, *slots), limit)
@@ -508,7 +511,7 @@ async def _bounded(
         async for chunk in body:
             size += len(chunk)
             if size > limit:
-                raise _TooLarge
+                raise _TooLarge(limit)
             if chunk:
                 yield chunk
 

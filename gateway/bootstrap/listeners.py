@@ -20,7 +20,6 @@ from adapter.bfia.control_sealing import RequestOpener
 from gateway.admin.deps import provide, set_language
 from gateway.bootstrap.layers import LayerServices, middleware
 from gateway.bootstrap.peer_routers import channel_parts, container_mounts, peer_mounts
-from gateway.bootstrap.peer_services import PeerServices
 from gateway.bootstrap.platform_routers import EARLY_PATHS, health_services, platform_mounts
 from gateway.bootstrap.services import Services
 from gateway.domain.redaction import for_others
@@ -90,7 +89,7 @@ def build_listeners(
             documented=name != "operator",  # described once all its routers are built
             checks=checks[name],
         )
-    served = {name: _with_envelope(services.peers, name, app) for name, app in apps.items()}
+    served = {name: _with_envelope(services, name, app) for name, app in apps.items()}
     provide(apps["operator"], health_services(services))
     further = _OperatorRoutes(apps["operator"], services, mounts, leaving, doctor)
     late = LateRoutes(served["operator"], EARLY_PATHS, further.add)
@@ -197,7 +196,7 @@ def _checks(services: Services, verifier: Verifier) -> dict[str, list[Any]]:
 
 
 def _with_envelope(
-    peers: PeerServices,
+    services: Services,
     name: str,
     app: FastAPI,
 ) -> ASGIApp:
@@ -205,6 +204,8 @@ def _with_envelope(
 
     These are the standard's error responses, responses to HEAD, and decoded bodies of requests.
     """
+    peers = services.peers
+    body_bytes = services.foundation.settings.limits.body_bytes
     as_200 = peers.peer_table.as_200  # whether a request's errors need the HTTP status 200
     elsewhere = peers.fate.error_response  # the error responses of FATE's paths
     redact = None
@@ -214,6 +215,6 @@ def _with_envelope(
         # a mere dependency, the check would run only afterwards.
         app.state.before_body = app.state.checks[0]
     envelope.install(app, as_200, elsewhere, words=redact)
-    served = with_head(envelope.too_large_in_envelope(app, as_200, elsewhere))
+    served = with_head(envelope.too_large_in_envelope(app, as_200, elsewhere, body_bytes))
     refused = partial(envelope.refused_body, as_200=as_200, elsewhere=elsewhere)
     return decoding_bodies(served, refused)

@@ -323,15 +323,20 @@ def _next_steps(
     node: Client,
     job: Mapping[str, Any],
 ) -> list[str]:
-    """Return the next step for each reason for which a job failed or waits for an approval."""
+    """Return the next step for each reason for which a job failed or waits for an approval.
+
+    Of several steps, each names its reason; the lines above show the only one anyway.
+    """
     lines = []
-    for reason, cause in _causes_by_reason(job).items():
+    causes = _causes_by_reason(job)
+    for reason, cause in causes.items():
         try:
             explanation = node.get(path_of("reasons", reason))
         except CallFailed:  # a partner's own reasons are not explained
             continue
         step = next_step_of(explanation["next_step"], job, cause)
-        lines.append(f"{t('next step')}: {reason}: {node.with_addresses(step)}")
+        about = f"{reason}: " if len(causes) > 1 else ""
+        lines.append(f"{t('next step')}: {about}{node.with_addresses(step)}")
     return lines
 
 

@@ -39,10 +39,11 @@ from gateway.jobs.inheritance import Inheritance
 from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.readiness import FacilityFailure, JobImage, Readiness
 from gateway.jobs.resources import Resources
+from gateway.language.catalogue import ENGLISH, next_step
 from gateway.runtime.context import NodeContext
 
 # Remedies for problems of a job's components and their datasets.
-_COMPONENT_REMEDY = "correct the job, or register and upload what it names"
+_COMPONENT_REMEDY = "correct the job, or register and upload what it names"  # without a reason
 _STORAGE_REMEDY = (  # for a dataset in a storage from which the component does not read
     "upload the data with --storage into one that the component lists, "
     "or use a component for where it lies"
@@ -650,7 +651,8 @@ def _problem_items(component_problem: Problem) -> Sequence[Item]:
     check = "components"
     if reason.startswith("DATASET_"):
         check = "datasets"
-    remedy = _COMPONENT_REMEDY
+    # A reason's next step is a sentence of its own; remedies are without the full stop.
+    remedy = next_step(reason, ENGLISH).rstrip(".") or component_problem.remedy
     if reason == "STORAGE_MISMATCH":
         remedy = _STORAGE_REMEDY
-    return as_problems(check, [component_problem], remedy)
+    return as_problems(check, [component_problem], remedy or _COMPONENT_REMEDY)

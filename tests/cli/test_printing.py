@@ -185,8 +185,7 @@ def test_a_failure_is_printed_before_the_warnings_of_a_job(responses):
     printed = output_of("job", "show", "job-0123")
 
     expected = (
-        "NOT_AUTHORISED (node n2): a.b: not granted"
-        " next step: NOT_AUTHORISED: Ask its admin. warning: x is odd"
+        "NOT_AUTHORISED (node n2): a.b: not granted next step: Ask its admin. warning: x is odd"
     )
     assert expected in printed
     assert "a APPROVAL" in printed

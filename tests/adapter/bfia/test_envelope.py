@@ -15,7 +15,7 @@ from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.requests import Done, Sender
 from adapter.bfia.wire import Answer, JobData, JobId
-from gateway.errors import Conflict, Invalid, NotAllowed, TooLarge
+from gateway.errors import Conflict, Invalid, NotAllowed, Problem, TooLarge
 from gateway.http.app import Mounted, create_app
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,12 @@ MAX_BODY = 100
 
 @pytest.fixture
 def app() -> ASGIApp:
-    """An application with some paths."""
+    """An application with some paths, and with the refusals of too large bodies."""
+    return envelope.too_large_in_envelope(bare_app())
+
+
+def bare_app() -> ASGIApp:
+    """Return an application with some paths."""
     router = APIRouter(route_class=Route)
 
     @router.post("/job")
@@ -62,7 +67,7 @@ def app() -> ASGIApp:
         checks=[check],
     )
     envelope.install(app)
-    return envelope.too_large_in_envelope(app)
+    return app
 
 
 async def send(app: ASGIApp, **changes: Any) -> httpx.Response:
@@ -185,6 +190,49 @@ async def test_a_refusal_is_in_the_envelope(app, request_parts, status, code):
     response = await send(app, **request_parts)
     assert response.status_code == status
     assert response.json()["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("setting", "rule"),
+    [
+        (MAX_BODY, f"a body may have at most {MAX_BODY} bytes (limits.body_bytes)"),
+        (MAX_BODY + 1, f"a body may have at most {MAX_BODY} bytes at this path"),
+    ],
+)
+@pytest.mark.parametrize("request_parts", ["large body", "large length"])
+async def test_an_oversized_body_gets_the_limit_and_its_setting(
+    request_parts,
+    setting,
+    rule,
+):
+    app = envelope.too_large_in_envelope(bare_app(), body_bytes=setting)
+    response = await send(app, **REFUSALS[request_parts][0])
+    assert response.json()["msg"] == f"TOO_LARGE: {rule}"
+
+
+@pytest.mark.parametrize(
+    ("path", "repeated"),
+    [
+        ("/v1/platform/schedule/job/create_all", False),
+        ("/api/v1/jobs/plan", False),
+        ("/v1/interconn/schedule/job/create", True),  # peers read it from the text
+    ],
+)
+async def test_people_read_the_reason_of_a_refusal_once(path, repeated):
+    async def refuse() -> None:
+        problem = Problem("dag.components[0]", "is unknown", reason="PROVIDER_UNKNOWN")
+        raise Invalid([problem])
+
+    router = APIRouter(route_class=Route)
+    router.add_api_route(path, refuse, methods=["POST"])
+    app = create_app("test", [Mounted(router, MAX_BODY)])
+    envelope.install(app)
+
+    body = (await send(app, url=path)).json()
+
+    again = "PROVIDER_UNKNOWN: " if repeated else ""
+    assert body["msg"] == f"PROVIDER_UNKNOWN: dag.components[0]: {again}is unknown"
+    assert body["data"]["problems"][0]["reason"] == "PROVIDER_UNKNOWN"
 
 
 async def test_the_frameworks_413_gets_the_envelope():
