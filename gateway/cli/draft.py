@@ -20,7 +20,7 @@ from bfia_gateway_client.drafting import (
     switched_off,
     tasks_with_dataset,
 )
-from gateway.cli import options
+from gateway.cli import options, vendor_texts
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, settings_of
 from gateway.cli.command import command
 from gateway.cli.jobs import commands
@@ -242,8 +242,8 @@ def _parameters(task: Task, tasks: Sequence[Task]) -> Iterator[str]:
     reader = reader_of(task, tasks)
     yield f"      {_yaml(task.name)}: {{"
     for name, field in schema["properties"].items():
-        title = field["title"]
-        description = field.get("description", title)
+        title = vendor_texts.of_field(field, "title")
+        description = vendor_texts.of_field(field, "description") or title
         yield f"        # {_comment(title)} ({_constraints(field)})"
         if description != title:
             yield f"        #   {_comment(description)[:_LONGEST_COMMENT]}"

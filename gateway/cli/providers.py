@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bfia_gateway_client.calls import path_of, provider_named
-from gateway.cli import options
+from gateway.cli import options, vendor_texts
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
@@ -156,14 +156,18 @@ def show_provider(node: Client, name: Name) -> Output:
 
 
 def _print_components(descriptions: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print a row per component: its roles, its number of parameters, its inputs and outputs."""
+    """Print a row per component: title, roles, number of parameters, inputs and outputs."""
     rows = []
     for name, description in descriptions.items():
         inputs = [data["name"] for data in description["inputData"]]
         outputs = [data["name"] for data in description["outputData"]]
         parameter_count = len(description["inputParam"])
-        rows.append([name, description["roleList"], parameter_count, inputs, outputs])
-    table("components", ["component", "roles", "parameters", "inputs", "outputs"], rows)
+        title = vendor_texts.described(description, "title")
+        if title == name:
+            title = ""
+        rows.append([name, title, description["roleList"], parameter_count, inputs, outputs])
+    headings = ["component", "title", "roles", "parameters", "inputs", "outputs"]
+    table("components", headings, rows)
 
 
 @command(commands, "history", "unionpay:2.0.0@docker", options=options.paged(limit=20))
@@ -420,7 +424,7 @@ def parameters(
             t(_required(key, schema)),
             _default(field),
             allowed(field),
-            field.get("description", field["title"]),
+            vendor_texts.of_field(field, "description") or vendor_texts.of_field(field, "title"),
         ]
         rows.append(row)
     component_facts = schema["x-bfia"]
@@ -440,7 +444,7 @@ def allowed(field: Mapping[str, Any]) -> str:
         field.get("items", {}).get("enum"),
     )
     if choices is not None:
-        labels = facts.get("labels", {})
+        labels = vendor_texts.labels_of(field)
         return ", ".join(_choice(value, labels) for value in choices)
     if facts.get("validator"):
         return str(facts["validator"])

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.cli.language import set_language
+from gateway.language.catalogue import CHINESE, ENGLISH
 from tests.cli import call
 from tests.registry.builders import a_data, a_description, a_parameter, a_request
 
@@ -152,6 +154,52 @@ def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path):
     assert "how fast it learns" in printed
     assert "Rate" not in printed
     assert "Depth" in printed
+
+
+@pytest.fixture
+def language(request):
+    """The language of the commands, from the parameter of the test."""
+    set_language(request.param)
+    yield request.param
+    set_language(ENGLISH)
+
+
+ENGLISH_TEXTS = ["Tree depth", "How deep a tree grows", "deep tree"]
+CHINESE_TEXTS = ["树深", "每棵树的深度", "深树"]
+
+
+@pytest.mark.parametrize(
+    ("language", "shown", "other"),
+    [
+        (ENGLISH, ENGLISH_TEXTS, CHINESE_TEXTS),
+        (CHINESE, CHINESE_TEXTS, ENGLISH_TEXTS),
+    ],
+    indirect=["language"],
+)
+@pytest.mark.usefixtures("language")
+def test_vendors_texts_are_shown_in_the_readers_language(tmp_path, shown, other):
+    choice = {"value": "9", "label": "深树", "label_en": "deep tree"}
+    depth = a_parameter(
+        "depth",
+        title="树深",
+        title_en="Tree depth",
+        description="每棵树的深度",
+        description_en="How deep a tree grows",
+        bindingData=[choice],
+    )
+    file = tmp_path / "register.json"
+    file.write_text(json.dumps(a_request(a_description(inputParam=[depth]))))
+    parties = ["--party", "guest=G", "--party", "host=H", "--url", "http://127.0.0.1:9"]
+
+    drafted = call("job", "draft", f"{file}/Algo", *parties).stdout
+    listed = call("provider", "parameters", str(file)).stdout
+
+    for text in shown:
+        assert text in drafted
+    for text in other:
+        assert text not in drafted
+        assert text not in listed
+    assert shown[1] in listed
 
 
 def test_every_comment_of_a_draft_may_be_turned_on(tmp_path):

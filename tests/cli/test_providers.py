@@ -75,10 +75,8 @@ def test_an_image_is_registered_changed_compared_retired_and_taken_back(node, tm
     assert "lower bound above" in second.stdout
     same = cli(node, "register", write_registration(tmp_path, changed)).stdout
     assert same.startswith("acme:1.0.0@docker is unchanged: nothing differs from revision 2\n")
-    assert (
-        cli(node, "register", write_registration(tmp_path, a_component_request("Other"))).exit_code
-        == 0
-    )
+    other = a_component_request("Other", title="其他", title_en="Another algorithm")
+    assert cli(node, "register", write_registration(tmp_path, other)).exit_code == 0
 
     listed = cli(node, "list", "--component", "Other").stdout
     assert "acme:1.0.0@docker" in listed
@@ -88,6 +86,8 @@ def test_an_image_is_registered_changed_compared_retired_and_taken_back(node, tm
     assert "sha256:1" in details
     assert "revision" in details
     assert "Other" in details
+    assert "Another algorithm" in details
+    assert "其他" not in details
     difference = cli(node, "diff", "acme:1.0.0", "--since", "1", "--until", "2").stdout
     assert "~ components_description.Algo.inputParam[p].title: p → new" in difference
 
