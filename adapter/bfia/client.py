@@ -65,6 +65,14 @@ def _no_bundles(
     return {}
 
 
+# Called with a node that has created a job with permits of its own, and the job
+PermitsUsed = Callable[[NodeId, JobSpec], None]
+
+
+def _ignore_use(node: NodeId, job: JobSpec) -> None:
+    """Count no use of permits."""
+
+
 def _no_permits(node: NodeId, job: JobSpec | str) -> str:
     """Return no permits: the peer needs none."""
     return ""
@@ -271,9 +279,11 @@ class ParticipantClient(_Client):
         peer: Peer,
         bundles_of: BundlesOf = _no_bundles,
         permits: PermitsOf = _no_permits,
+        permits_used: PermitsUsed = _ignore_use,
     ) -> None:
         super().__init__(peer, bundles_of)
         self._permits = permits
+        self._permits_used = permits_used
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         """Send ``job/create``.
@@ -287,19 +297,19 @@ class ParticipantClient(_Client):
             spec,
             [peer.node],
         )
+        permits = self._permits(peer.node, spec)
+        acceptance = Acceptance()
         try:
-            data = peer.post(
-                "/job/create",
-                body,
-                permits=self._permits(peer.node, spec),
-            )
+            data = peer.post("/job/create", body, permits=permits)
+            acceptance = translate.read_acceptance(data, profile)
         except Refused as refused:
             # Job ids are random: the peer has this job by an earlier try whose response was lost.
             has_job = bool(profile.job_exists_words) and profile.job_exists_words in refused.message
-            if has_job:
-                return Acceptance()
-            raise
-        return translate.read_acceptance(data, profile)
+            if not has_job:
+                raise
+        if permits:
+            self._permits_used(peer.node, spec)
+        return acceptance
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
         """Send ``job/audit/apply``; the peer sends its decision later, as a request.
@@ -559,6 +569,7 @@ class BfiaProtocol:
         self.seals: Seals | None = None
         self.bundles: BundlesOf = _no_bundles
         self.permits: PermitsOf = _no_permits
+        self.permits_used: PermitsUsed = _ignore_use
 
     def task_ids(self, node: NodeId) -> TaskIds:
         """Return the form of task ids that a node needs, by the profile of its route.
@@ -577,7 +588,12 @@ class BfiaProtocol:
 
     def participant(self, node: NodeId) -> ParticipantApi:
         """Return a client for a participating node."""
-        return ParticipantClient(self.peer(node), self.bundles, self.permits)
+        return ParticipantClient(
+            self.peer(node),
+            self.bundles,
+            self.permits,
+            self.permits_used,
+        )
 
     def environment(
         self,

@@ -110,6 +110,7 @@ def build_peer_services(
     )
     protocol.bundles = bundles.bundles_for
     protocol.permits = partial(_permit_header, store, registries.trust)
+    protocol.permits_used = registries.trust.count_presented
     peers = Peers(
         node,
         {adapter.name: adapter for adapter in (protocol, fate.protocol)},

@@ -133,8 +133,9 @@ class Application:
 def jobs_in_words(application: Application) -> str:
     """Return for how many jobs an application asked and was approved, and how many have used it.
 
-    Only the owner counts uses: at the creation of a job, so a job that fails later has used the
-    permit, and a refused one has not. Empty for a contract.
+    Both nodes count a job once the owner has created it, so a job that fails later has used the
+    permit, and a refused one has not. The applicant counts the jobs that it schedules. Empty for a
+    contract.
     """
     if application.kind is Kind.CONTRACT:
         return ""
@@ -142,9 +143,7 @@ def jobs_in_words(application: Application) -> str:
     limit = application.most_jobs or "any number"
     if application.status is APPLIED:
         return f"asked: {asked}"
-    text = f"{limit} approved, counted by the partner"
-    if application.side is Side.THEIRS:
-        text = f"{application.jobs} of {limit} used"
+    text = f"{application.jobs} of {limit} used"
     if asked != limit:
         text += f" (asked: {asked})"
     return text

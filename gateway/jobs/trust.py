@@ -241,6 +241,20 @@ class Trust:
             entries.append(f"{quote(spec.job_id, safe='')}/{_JOB_LEVEL}/{job_token}")
         return ",".join(entries)
 
+    def count_presented(self, node: NodeId, spec: JobSpec) -> None:
+        """Count a job that a node has created as a use of this node's permits of that node.
+
+        This only informs people here: the owner's own count decides. Of several permits for one
+        subject, the newest that is not used up counts.
+        """
+        by_subject: dict[str, list[Application]] = {}
+        for permit in self._permits_by(node, spec):
+            by_subject.setdefault(permit.subject, []).append(permit)
+        for permits_of_subject in by_subject.values():
+            for permit in reversed(permits_of_subject):
+                if self._applications.use(permit, spec.job_id, permit=True):
+                    break
+
     def _permits_by(self, node: NodeId, spec: JobSpec) -> list[Application]:
         """Return the permits that a node has issued to this node for a job's datasets and flow."""
         now = self._clock()

@@ -203,13 +203,7 @@ def test_an_approval_expires_without_a_message():
         (Side.THEIRS, APPROVED, 10, 5, "5 of 5 used (asked: 10)"),
         (Side.THEIRS, APPROVED, 5, 5, "5 of 5 used"),
         (Side.THEIRS, APPROVED, 0, None, "5 of any number used"),
-        (
-            Side.MINE,
-            APPROVED,
-            10,
-            5,
-            "5 approved, counted by the partner (asked: 10)",
-        ),
+        (Side.MINE, APPROVED, 10, 5, "5 of 5 used (asked: 10)"),
     ],
 )
 def test_numbers_of_jobs_are_shown_as_asked_approved_and_used(side, status, asked, limit, words):

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from adapter.bfia.management.wire import AUDITED
-from gateway.domain.applications import Kind
+from gateway.domain.applications import Kind, jobs_in_words
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError, NotFound
 from gateway.jobs.trust import presented
@@ -153,6 +153,10 @@ def test_a_permit_ends_by_count_and_a_repeated_creation_counts_once(world):
     assert create_at_me(world, first) == ""
     assert create_at_me(world, a_job()) == ""
     assert create_at_me(world, a_job()) == "PERMIT_USED_UP"
+    # The applicant counts like the owner: neither the repetition nor the refused job.
+    for node, number in ((world.peer, mine), (world.me, theirs)):
+        words = jobs_in_words(node.stored_applications.get(number))
+        assert words == "2 of 2 used"
 
     world.peer.peers.participant(ME, "bfia").start_job(first.job_id, PEER)
     end_permit(world, mine, theirs)
