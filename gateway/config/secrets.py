@@ -296,3 +296,15 @@ def is_open_to_others(file: Path) -> bool:
         return bool(file.stat().st_mode & _FOR_OTHERS)
     except OSError:
         return False
+
+
+def only_group_reads(file: Path) -> bool:
+    """Return whether a file's group may read it, and no other user has any right to it.
+
+    Somebody has set these rights on purpose, such as for a backup. False if the file is missing.
+    """
+    try:
+        rights = stat.S_IMODE(file.stat().st_mode) & _FOR_OTHERS
+    except OSError:
+        return False
+    return rights in (stat.S_IRGRP, stat.S_IRGRP | stat.S_IXGRP)

@@ -21,6 +21,7 @@ from gateway.config.schema import Settings
 from gateway.config.secrets import (
     is_open_to_others,
     move_command,
+    only_group_reads,
     secrets_in_clear,
     secrets_of,
     unreadable_secrets,
@@ -280,23 +281,43 @@ def modes_of(
 
     - ``config``: the configuration file, which may have passwords; None if there is none
 
-    The remedy is a ``chmod`` command: mode 600 for files and 700 for folders.
+    The remedy is a ``chmod`` command: mode 600 for files and 700 for folders. What only a group may
+    read, such as for a backup, is no warning, unless the node needs it closed.
     """
     files = _secret_files(settings)
     if config is not None:
         files.insert(0, config)
     folders = [settings.state_dir, settings.storage.path]
+    shared = [path for path in (*files, *folders) if _may_be_shared(path, settings)]
     open_paths = []
     commands = []
     for mode, paths in (("600", files), ("700", folders)):
-        too_open = list(map(str, filter(is_open_to_others, dict.fromkeys(paths))))
+        too_open = []
+        for path in dict.fromkeys(paths):
+            if is_open_to_others(path) and path not in shared:
+                too_open.append(str(path))
         if too_open:
             open_paths += too_open
             commands.append(shlex.join(["chmod", mode, *too_open]))
-    if not open_paths:
-        return trials.ok("closed to other users")
-    cause = f"open to other users of this machine: {', '.join(open_paths)}"
-    return trials.warning(cause, "; ".join(commands))
+    if open_paths:
+        cause = f"open to other users of this machine: {', '.join(open_paths)}"
+        return trials.warning(cause, "; ".join(commands))
+    if shared:
+        names = ", ".join(map(str, dict.fromkeys(shared)))
+        return trials.ok(f"closed to other users, except that a group may read {names}")
+    return trials.ok("closed to other users")
+
+
+def _may_be_shared(path: Path, settings: Settings) -> bool:
+    """Return whether only a group may read a file or folder, and the node works nevertheless.
+
+    A node refuses such a PIN file, and with `secrets.mode` refuse any such file with a secret.
+    """
+    statements_key = settings.identity.statements_key
+    if statements_key is not None and statements_key.pkcs11 is not None:
+        if path == statements_key.pkcs11.pin_file:
+            return False
+    return only_group_reads(path) and settings.secrets.mode != "refuse"
 
 
 def _secret_files(settings: Settings) -> list[Path]:

@@ -84,7 +84,7 @@ def open_files(tmp_path):
     database.touch()
     config.chmod(0o644)
     database.chmod(0o644)
-    Path(files.key).chmod(0o640)
+    Path(files.key).chmod(0o604)
     return config, files.key, database
 
 
@@ -113,3 +113,21 @@ def test_doctor_names_open_files_and_the_commands_that_close_them(open_files, op
     assert os.system(close_files) == 0
     assert os.system(close_folders) == 0
     assert modes_of(load(config), config).result is Result.OK
+
+
+def test_what_only_a_group_may_read_is_no_warning(open_files, open_folders):
+    for file in map(Path, open_files):
+        file.chmod(0o640)
+    for folder in open_folders:
+        folder.chmod(0o750)
+    config, key, _ = open_files
+    settings = load(config)
+
+    step = modes_of(settings, config)
+
+    assert step.result is Result.OK
+    assert f"a group may read {config}, {key}" in step.found
+    strict = settings.model_copy(
+        update={"secrets": settings.secrets.model_copy(update={"mode": "refuse"})}
+    )
+    assert f"chmod 600 {config} {key}" in modes_of(strict, config).remedy
