@@ -313,10 +313,8 @@ def _may_be_shared(path: Path, settings: Settings) -> bool:
 
     A node refuses such a PIN file, and with `secrets.mode` refuse any such file with a secret.
     """
-    statements_key = settings.identity.statements_key
-    if statements_key is not None and statements_key.pkcs11 is not None:
-        if path == statements_key.pkcs11.pin_file:
-            return False
+    if path in _pin_files(settings):
+        return False
     return only_group_reads(path) and settings.secrets.mode != "refuse"
 
 
@@ -326,9 +324,7 @@ def _secret_files(settings: Settings) -> list[Path]:
     Some of them may be missing, such as the write-ahead log of a database that is closed.
     """
     secret_files = [secret.file for secret in secrets_of(settings)]
-    statements_key = settings.identity.statements_key
-    if statements_key is not None and statements_key.pkcs11 is not None:
-        secret_files.append(statements_key.pkcs11.pin_file)
+    secret_files += _pin_files(settings)
     secret_files += [storage.keytab for storage in settings.storages.values()]
     identities = [route.identity for route in routes_in_file(settings).table.routes.values()]
     route_keys = [identity.key for identity in identities]
@@ -340,6 +336,15 @@ def _secret_files(settings: Settings) -> list[Path]:
         *map(Path, filter(None, route_keys)),
         *_database_files(settings.database.url),
     ]
+
+
+def _pin_files(settings: Settings) -> list[Path]:
+    """Return the file with the PIN of the key for statements; empty without one."""
+    statements_key = settings.identity.statements_key
+    if statements_key is None or statements_key.pkcs11 is None:
+        return []
+    pin_file = statements_key.pkcs11.pin_file
+    return [pin_file] if pin_file is not None else []
 
 
 def _database_files(url: str) -> list[Path]:
