@@ -282,7 +282,7 @@ def modes_of(
     - ``config``: the configuration file, which may have passwords; None if there is none
 
     The remedy is a ``chmod`` command: mode 600 for files and 700 for folders. What only a group may
-    read, such as for a backup, is no warning, unless the node needs it closed.
+    read, such as for a backup, is left alone, unless the node needs it closed.
     """
     files = _secret_files(settings)
     if config is not None:
