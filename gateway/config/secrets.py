@@ -25,6 +25,7 @@ _HIDDEN = "(not shown)"  # in place of the secret in a problem
 _DATABASE = ("database",)  # the section whose secret is a part of a URL
 _OPEN_FILE = "is open to other users of this machine: give it mode 0600 (chmod 600)"
 _FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO  # rights of users other than a file's owner
+_BEYOND_GROUP = stat.S_IWGRP | stat.S_IRWXO  # these without the group's right to read
 
 
 @dataclass(frozen=True)
@@ -287,24 +288,20 @@ def _clear_problem(secret: SecretSetting) -> Problem:
     return Problem(secret.in_clear, rule, _HIDDEN)
 
 
-def is_open_to_others(file: Path) -> bool:
-    """Return whether users other than the owner have any right to a file or folder.
+def is_open_to_others(file: Path, rights: int = _FOR_OTHERS) -> bool:
+    """Return whether users other than the owner have any of some rights to a file or folder.
 
     False if it is missing.
     """
     try:
-        return bool(file.stat().st_mode & _FOR_OTHERS)
+        return bool(file.stat().st_mode & rights)
     except OSError:
         return False
 
 
-def only_group_reads(file: Path) -> bool:
-    """Return whether a file's group may read it, and no other user has any right to it.
+def is_open_beyond_group(file: Path) -> bool:
+    """Return whether other users may do more than read with the group's right.
 
-    Somebody has set these rights on purpose, such as for a backup. False if the file is missing.
+    Somebody gives a group the right to read on purpose, such as for a backup.
     """
-    try:
-        rights = stat.S_IMODE(file.stat().st_mode) & _FOR_OTHERS
-    except OSError:
-        return False
-    return rights in (stat.S_IRGRP, stat.S_IRGRP | stat.S_IXGRP)
+    return is_open_to_others(file, _BEYOND_GROUP)

@@ -19,9 +19,9 @@ from engines.base import (
 from gateway.bootstrap.parts import storages
 from gateway.config.schema import Settings
 from gateway.config.secrets import (
+    is_open_beyond_group,
     is_open_to_others,
     move_command,
-    only_group_reads,
     secrets_in_clear,
     secrets_of,
     unreadable_secrets,
@@ -282,40 +282,32 @@ def modes_of(
     - ``config``: the configuration file, which may have passwords; None if there is none
 
     The remedy is a ``chmod`` command: mode 600 for files and 700 for folders. What only a group may
-    read, such as for a backup, is left alone, unless the node needs it closed.
+    read is left alone, unless the node needs it closed: a PIN file, and all with `secrets.mode`
+    refuse.
     """
     files = _secret_files(settings)
     if config is not None:
         files.insert(0, config)
     folders = [settings.state_dir, settings.storage.path]
-    shared = [path for path in (*files, *folders) if _may_be_shared(path, settings)]
+    is_open = is_open_beyond_group
+    if settings.secrets.mode == "refuse":
+        is_open = is_open_to_others
+    rules: Sequence[tuple[str, Sequence[Path], Callable[[Path], bool]]] = (
+        ("600", files, is_open),
+        ("600", _pin_files(settings), is_open_to_others),
+        ("700", folders, is_open),
+    )
     open_paths = []
     commands = []
-    for mode, paths in (("600", files), ("700", folders)):
-        too_open = []
-        for path in dict.fromkeys(paths):
-            if is_open_to_others(path) and path not in shared:
-                too_open.append(str(path))
+    for mode, paths, is_too_open in rules:
+        too_open = list(map(str, filter(is_too_open, dict.fromkeys(paths))))
         if too_open:
             open_paths += too_open
             commands.append(shlex.join(["chmod", mode, *too_open]))
-    if open_paths:
-        cause = f"open to other users of this machine: {', '.join(open_paths)}"
-        return trials.warning(cause, "; ".join(commands))
-    if shared:
-        names = ", ".join(map(str, dict.fromkeys(shared)))
-        return trials.ok(f"closed to other users, except that a group may read {names}")
-    return trials.ok("closed to other users")
-
-
-def _may_be_shared(path: Path, settings: Settings) -> bool:
-    """Return whether only a group may read a file or folder, and the node works nevertheless.
-
-    A node refuses such a PIN file, and with `secrets.mode` refuse any such file with a secret.
-    """
-    if path in _pin_files(settings):
-        return False
-    return only_group_reads(path) and settings.secrets.mode != "refuse"
+    if not open_paths:
+        return trials.ok("closed to other users")
+    cause = f"open to other users of this machine: {', '.join(open_paths)}"
+    return trials.warning(cause, "; ".join(commands))
 
 
 def _secret_files(settings: Settings) -> list[Path]:
@@ -324,7 +316,6 @@ def _secret_files(settings: Settings) -> list[Path]:
     Some of them may be missing, such as the write-ahead log of a database that is closed.
     """
     secret_files = [secret.file for secret in secrets_of(settings)]
-    secret_files += _pin_files(settings)
     secret_files += [storage.keytab for storage in settings.storages.values()]
     identities = [route.identity for route in routes_in_file(settings).table.routes.values()]
     route_keys = [identity.key for identity in identities]
@@ -343,8 +334,7 @@ def _pin_files(settings: Settings) -> list[Path]:
     statements_key = settings.identity.statements_key
     if statements_key is None or statements_key.pkcs11 is None:
         return []
-    pin_file = statements_key.pkcs11.pin_file
-    return [pin_file] if pin_file is not None else []
+    return list(filter(None, [statements_key.pkcs11.pin_file]))
 
 
 def _database_files(url: str) -> list[Path]:

@@ -169,7 +169,7 @@ CHINESE_TEXTS = ["树深", "每棵树的深度", "深树"]
 
 
 @pytest.mark.parametrize(
-    ("language", "shown", "other"),
+    ("language", "texts", "foreign_texts"),
     [
         (ENGLISH, ENGLISH_TEXTS, CHINESE_TEXTS),
         (CHINESE, CHINESE_TEXTS, ENGLISH_TEXTS),
@@ -177,7 +177,7 @@ CHINESE_TEXTS = ["树深", "每棵树的深度", "深树"]
     indirect=["language"],
 )
 @pytest.mark.usefixtures("language")
-def test_vendors_texts_are_shown_in_the_readers_language(tmp_path, shown, other):
+def test_vendors_texts_are_shown_in_the_readers_language(tmp_path, texts, foreign_texts):
     choice = {"value": "9", "label": "深树", "label_en": "deep tree"}
     depth = a_parameter(
         "depth",
@@ -192,14 +192,14 @@ def test_vendors_texts_are_shown_in_the_readers_language(tmp_path, shown, other)
     parties = ["--party", "guest=G", "--party", "host=H", "--url", "http://127.0.0.1:9"]
 
     drafted = call("job", "draft", f"{file}/Algo", *parties).stdout
-    listed = call("provider", "parameters", str(file)).stdout
+    parameters = call("provider", "parameters", str(file)).stdout
 
-    for text in shown:
+    for text in texts:
         assert text in drafted
-    for text in other:
+    for text in foreign_texts:
         assert text not in drafted
-        assert text not in listed
-    assert shown[1] in listed
+        assert text not in parameters
+    assert texts[1] in parameters
 
 
 def test_every_comment_of_a_draft_may_be_turned_on(tmp_path):

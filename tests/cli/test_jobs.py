@@ -330,8 +330,8 @@ def test_every_node_that_refused_a_job_is_named_with_the_next_step(world, tmp_pa
         assert f"{reason} (node {refusal['node']}): {rest}" in shown
     path = "config.task_params.host.0.a.dataset_id"
     # the reason of the whole refusal, that of the node which refused first, is not said again
-    said = refused.replace("NOT_AUTHORISED: ", "")
-    assert f"; {PEER}: {path}: dataset no#such " in said or f": {PEER}: {path}: " in said
+    without_reason = refused.replace("NOT_AUTHORISED: ", "")
+    assert f"{PEER}: {path}: dataset no#such " in without_reason
 
     problems = []
     for problem in error["data"]["problems"]:

@@ -75,8 +75,8 @@ def test_an_image_is_registered_changed_compared_retired_and_taken_back(node, tm
     assert "lower bound above" in second.stdout
     same = cli(node, "register", write_registration(tmp_path, changed)).stdout
     assert same.startswith("acme:1.0.0@docker is unchanged: nothing differs from revision 2\n")
-    other = a_component_request("Other", title="其他", title_en="Another algorithm")
-    assert cli(node, "register", write_registration(tmp_path, other)).exit_code == 0
+    request = a_component_request("Other", title="其他", title_en="Another algorithm")
+    assert cli(node, "register", write_registration(tmp_path, request)).exit_code == 0
 
     listed = cli(node, "list", "--component", "Other").stdout
     assert "acme:1.0.0@docker" in listed
