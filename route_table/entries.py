@@ -15,15 +15,18 @@ from route_table.model import (
     DEFAULT_DEADLINE,
     DEFAULT_ENTRY,
     DEFAULT_PROFILE,
+    DIAL,
     FATE_PARTNER,
     NODE_ID,
     PROFILES,
+    REACHED,
     SEALING,
     SIGNING,
     InvalidRoutes,
     Problem,
     Route,
     join,
+    link_url,
     near,
     short,
     switch_word,
@@ -48,6 +51,13 @@ KEYS: dict[str, str] = {
     ),
     "enabled": "false keeps the entry and does not use it",
     "via": "in place of an address: the node that requests are handed to, to be passed on",
+    "dial": (
+        "out: this node opens links to the node and keeps them, and needs no open port; requests "
+        "pass over them in both directions"
+    ),
+    "reached": (
+        "by-link: in place of an address, for a node that opens links to this one (dial: out there)"
+    ),
     "relay": (
         "true: this node passes requests on between the entry's node and every other node whose "
         "entry has relay: true; default false"
@@ -114,6 +124,8 @@ _OF_ONE_NODE = (  # not in the default route
     "peer_certificate",
     "keys",
     "sealing_key",
+    "dial",
+    "reached",
 )
 
 # Forms of values. _LABEL is a part of a host name, _PREFIX a URL's path without the steps . and ..
@@ -310,7 +322,7 @@ def read_route(node: str, entry: Entry) -> Route:
 
     Defaults replace refused values, so that the rest of the table can be checked.
     """
-    url = _read_address(entry)
+    url = _read_address(node, entry)
     transport = None
     if url and "transport" in entry.values:
         transport = _read_url(entry, "transport", _GRPC_SCHEMES)
@@ -320,6 +332,7 @@ def read_route(node: str, entry: Entry) -> Route:
         _check_default_route(entry)
     options = entry.read_all(OPTIONS)
     _check_control_sealing(entry)
+    _check_link(entry)
     if options.get("profile") == FATE_PARTNER:
         _check_fate_partner(entry)
     return Route(
@@ -351,6 +364,16 @@ def _check_control_sealing(entry: Entry) -> None:
     if mode != "off" and signing == "off":
         rule = "needs signatures, by which repeated requests are refused: leave signing out"
         entry.refuse_value("control_sealing", rule)
+
+
+def _check_link(entry: Entry) -> None:
+    """Report a link without keys, by which both nodes prove their identities when it is opened."""
+    if "via" in entry.values:
+        rule = "belongs to the entry of the node that via names"
+        entry.refuse_present(["dial"], rule)
+    for key in ("dial", "reached"):
+        if key in entry.values:
+            entry.require("keys", f"is missing beside {key}: accept the node's invitation")
 
 
 def _check_fate_partner(entry: Entry) -> None:
@@ -409,6 +432,8 @@ def _reason_against_tls(
     """
     if "via" in entry.values:
         return "belongs to the entry of the node that via names"
+    if "reached" in entry.values:
+        return "has no use here: the node that opens the links checks the certificates"
     uses_tls = any(address.startswith(_TLS_URLS) for address in addresses)
     if addresses[0] and not uses_tls:
         return "has no use without https; set scheme: https, or an https:// url"
@@ -418,13 +443,17 @@ def _reason_against_tls(
 # ------------------------------------------------------------ addresses
 
 
-def _read_address(entry: Entry) -> str:
+def _read_address(node: str, entry: Entry) -> str:
     """Return the URL of an entry.
 
     Returns "" if the node is reached through another one, or if the value of ``url`` is refused. If
     host or port is missing or refused, the URL is returned without that part: its scheme decides
     which keys for TLS are refused.
     """
+    if "reached" in entry.values:
+        rule = "must not be given with reached: the node opens the links"
+        entry.refuse_present(("url", *ADDRESS_KEYS, "transport", "via", "dial"), rule)
+        return link_url(node)
     if "via" in entry.values:
         rule = "must not be given with via: a node is reached directly or through another"
         entry.refuse_present(("url", *ADDRESS_KEYS, "transport"), rule)
@@ -728,6 +757,8 @@ _READERS: Mapping[str, _Reader] = {
         _read_deadline,
         f"must be a number of seconds above 0, at most {MAX_DEADLINE:g}",
     ),
+    "dial": _one_of(DIAL),
+    "reached": _one_of(REACHED),
     "enabled": _BOOLEAN,
     "relay": _BOOLEAN,
     "via": _Reader(_matching(NODE_ID), "must be the id of the node that passes on"),

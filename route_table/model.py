@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from gateway.domain.problems import Problem as Problem
 from gateway.domain.problems import Unfit
@@ -27,6 +28,8 @@ BOOLEAN_WORDS = {
     "no": False,
     "off": False,
 }
+DIAL = ("out",)  # this node keeps a link to the node
+REACHED = ("by-link",)  # the node keeps a link to this node
 DEFAULT_DEADLINE = 10.0  # seconds
 DEFAULT_ENTRY = "default"  # serves nodes without an entry of their own; not valid as a node's id
 MAX_NODE_ID = 100  # characters
@@ -119,6 +122,14 @@ class UnknownNode(Exception):
         super().__init__(text)
 
 
+def link_url(node: str) -> str:
+    """Return the URL of a node that is only reached by the links which it opens.
+
+    No such URL can be dialled. For "", return the beginning of all of them.
+    """
+    return f"link://{quote(node, safe='')}"
+
+
 class Unusable(Exception):
     """A file cannot be used; the text is the rule that it breaks."""
 
@@ -202,7 +213,7 @@ class Route:
     node: str
     # Scheme, host, port unless it is the scheme's default, and path prefix, without a final slash.
     # Empty in a table's route with ``via``.
-    url: str
+    url: str  # with ``reached``, the one that `link_url` returns
     profile: str = DEFAULT_PROFILE  # the peer's dialect
     institution: str | None = None  # the node's owner, if known
     deadline: float = DEFAULT_DEADLINE  # seconds that one call may take
@@ -235,6 +246,11 @@ class Route:
     sealing: str | None = None  # one of `SEALING`; None: see `sealing_mode`
     # One of `SEALING`, for the bodies of control requests and of their responses.
     control_sealing: str = "off"
+    # One of `DIAL`: this node opens links to the node, which carry requests both ways; None: the
+    # node is called at its address.
+    dial: str | None = None
+    # One of `REACHED`: the node has no address and opens links to this node.
+    reached: str | None = None
 
     @property
     def total_deadline(self) -> float | None:

@@ -90,18 +90,20 @@ def _update(
 def _obsolete_keys(values: Mapping[str, Any]) -> set[str]:
     """Return the keys of another kind of address than the one in ``values``.
 
-    An entry has one kind: ``via``, ``url``, or host and port. Empty if ``values`` has no address.
-    A key that ``values`` itself sets is never among them: if it contradicts the address, the check
-    of the edited table refuses it, and it is not dropped silently.
+    An entry has one kind: ``reached``, ``via``, ``url``, or host and port. Empty if ``values`` has
+    no address. A key that ``values`` itself sets is never among them: if it contradicts the
+    address, the check of the edited table refuses it, and it is not dropped silently.
     """
     present = {key for key, value in values.items() if value is not None}
     obsolete: set[str] = set()
-    if "via" in present:
-        obsolete = {"url", "transport", *ADDRESS_KEYS, *TLS_KEYS}
+    if "reached" in present:
+        obsolete = {"url", "transport", "via", "dial", *ADDRESS_KEYS, *TLS_KEYS}
+    elif "via" in present:
+        obsolete = {"url", "transport", "dial", "reached", *ADDRESS_KEYS, *TLS_KEYS}
     elif "url" in present:
-        obsolete = {"via", *ADDRESS_KEYS}
+        obsolete = {"via", "reached", *ADDRESS_KEYS}
     elif present.intersection(ADDRESS_KEYS):
-        obsolete = {"via", "url"}
+        obsolete = {"via", "url", "reached"}
     return obsolete - present
 
 
