@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 from adapter.bfia.environment import session_id
 from engines.base import Engine, EngineDown, LaunchSpec
 from gateway.auth import Role, new_token
+from gateway.bootstrap.link_services import link_service
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
 from gateway.config.loader import load
@@ -188,6 +189,7 @@ def serving(gateway: Gateway) -> Iterator["Node"]:
             sockets.arrivals,
             sockets.tls,
             gateway.grpc_servers(),
+            link_service(services),
             gateway.leaving.set,
         )
         await services.peers.courier.close()

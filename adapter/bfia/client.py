@@ -38,6 +38,7 @@ from gateway.errors import (
 )
 from gateway.identity.keys import KeyPair
 from gateway.identity.seals import Seals
+from gateway.links.links import Connector
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport
 from gateway.runtime.context import Exchange, traced
 from gateway.runtime.trials import Observe, Step, ignore
@@ -553,14 +554,19 @@ class BfiaProtocol:
         routes: LiveRoutes,
         observe: Callable[[Exchange], None] = _ignore,
         listener: ListenerProof = ListenerProof(),
+        links: Connector | None = None,
     ) -> None:
-        """``listener``: what this node's listener for peers demands of all nodes."""
+        """``listener``: what this node's listener for peers demands of all nodes.
+
+        ``links`` opens connections over links; None: this process has none.
+        """
         self._me = me
         self._listener = listener
         self._routes = routes
-        self._connections = Connections(observe)
+        self._links = links
+        self._connections = Connections(observe, links)
         # Connections of their own: lost calls may occupy every place of the others.
-        self._probes = Connections()
+        self._probes = Connections(links=links)
         # Node -> headers that prove this node's identity to that node, as FATE's protocol requires
         self.proof_headers: Callable[[NodeId], Mapping[str, str]] = _no_headers
         # Returns the key pair that signs requests; None: requests are sent unsigned.
@@ -651,6 +657,7 @@ class BfiaProtocol:
             self._listener,
             self.seals,
             observe,
+            self._links,
         )
 
     def request(self, spec: JobSpec) -> dict[str, Any]:

@@ -22,9 +22,10 @@ import httpx
 
 from adapter.bfia.outbound import open_socket, proxy_of
 from gateway.errors import PeerUnreachable
+from gateway.links.links import Connector, WithoutLinks
 from gateway.runtime.context import Exchange
 from route_table.certificates import stamp
-from route_table.model import NO_IDENTITY, Identity
+from route_table.model import NO_IDENTITY, Identity, Route
 from route_table.proxies import ProxyFailed
 
 C = TypeVar("C")
@@ -39,7 +40,7 @@ _MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's he
 _MAX_WIRE_FACTOR = 4
 _IDLE_SECONDS = 4.0  # after a longer pause, a connection is not reused
 _CONNECT_SECONDS = 3.0  # to open a connection, and as many again for its TLS handshake
-_PORTS = {"http": 80, "https": 443}
+_PORTS = {"http": 80, "https": 443, "link": 0}
 _QUEUE_SECONDS = 1.0  # the longest wait while `MAX_REQUESTS` requests are under way
 # Seconds from a call of `Client.send` until its request is being sent
 LONGEST_CONNECT = _QUEUE_SECONDS + 2 * _CONNECT_SECONDS
@@ -231,9 +232,15 @@ class Client:
         url: str,
         tls_context: ssl.SSLContext,
         identity: Identity = NO_IDENTITY,
+        links: Connector | None = None,
     ) -> None:
-        """``identity`` has the name in the peer's certificate, and the proxy on the way."""
+        """``identity`` has the name in the peer's certificate, and the proxy on the way.
+
+        ``links`` opens connections over links; None: this process has none.
+        """
         parts = urlsplit(url)
+        self._url = url
+        self._links = links or WithoutLinks()
         self._uses_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
         self._port = parts.port or _PORTS[parts.scheme]
@@ -323,7 +330,13 @@ class Client:
         return sock
 
     def _open_socket(self, timeout: float) -> socket.socket:
-        """Connect, over TLS for https. Raises OSError, and ValueError for an unusable name."""
+        """Connect over a link, or else directly or through the proxy, with TLS for https.
+
+        Raises OSError, and ValueError for an unusable name.
+        """
+        over_link = self._links.connect(self._url)
+        if over_link is not None:
+            return over_link
         sock = open_socket(self._host, self._port, timeout, self._proxy)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -399,9 +412,14 @@ class Connections:
     def __init__(
         self,
         observe: Callable[[Exchange], None] = _ignore,
+        links: Connector | None = None,
     ) -> None:
-        """`adapter.bfia.peer` calls ``observe`` with every exchange, for the metrics."""
-        self._clients: Clients[tuple[str, Identity], Client] = Clients(_client)
+        """`adapter.bfia.peer` calls ``observe`` with every exchange, for the metrics.
+
+        ``links`` opens connections over links; None: this process has none.
+        """
+        self._links = links
+        self._clients: Clients[tuple[str, Identity], Client] = Clients(self._client)
         self.observe = observe
         # (node id, address) of each peer that was checked against the profile of its route.
         # Only `adapter.bfia.peer` reads and changes this set.
@@ -416,19 +434,19 @@ class Connections:
             identity = identity.without_tls()
         return self._clients.get((url, identity), identity)
 
+    def _client(
+        self,
+        key: tuple[str, Identity],
+        tls_context: ssl.SSLContext,
+    ) -> Client:
+        """Return a new client; ``key``: its address and identity."""
+        url, identity = key
+        return Client(url, tls_context, identity, self._links)
+
     def close(self) -> None:
         """Close every client; running calls fail."""
         for client in self._clients.clear():
             client.close()
-
-
-def _client(
-    key: tuple[str, Identity],
-    tls_context: ssl.SSLContext,
-) -> Client:
-    """Return a new client; ``key``: its address and identity."""
-    url, identity = key
-    return Client(url, tls_context, identity)
 
 
 class Clients(Generic[K, C]):
@@ -514,6 +532,17 @@ def _no_password() -> str:
 def _default_context() -> ssl.SSLContext:
     """Load the machine's certificate authorities, once: it takes about 20 ms."""
     return httpx.create_ssl_context(trust_env=False)
+
+
+def connect_to(route: Route) -> socket.socket:
+    """Connect to the host and port of a route's URL, perhaps through a proxy. Raises OSError."""
+    parts = urlsplit(route.url)
+    return open_socket(
+        parts.hostname or "",
+        parts.port or _PORTS[parts.scheme],
+        _CONNECT_SECONDS,
+        proxy_of(route.identity),
+    )
 
 
 def sni_extension(identity: Identity) -> dict[str, str]:

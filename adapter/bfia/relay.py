@@ -35,6 +35,7 @@ from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.grpc_client import is_grpc
 from adapter.bfia.channel.responses import reply, response_form
 from adapter.bfia.connections import compression, sni_extension
+from adapter.bfia.link_transport import ROUTE_URL
 from adapter.bfia.paths import ROOT
 from adapter.bfia.peer import LONGEST_CALL
 from adapter.bfia.requests import incoming
@@ -398,7 +399,7 @@ class Relay:
                 connect=connect,
                 pool=connect,
             ),
-            extensions=sni_extension(route.identity),
+            extensions={**sni_extension(route.identity), ROUTE_URL: route.url},
         )
         async with request as response:
             return await _copy(response, f"node {_name_with_hop(route)}")

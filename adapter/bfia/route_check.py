@@ -39,6 +39,7 @@ from adapter.bfia.relay_wire import (
     TARGET_UNREACHABLE,
     relay_response,
 )
+from adapter.bfia.route_links import dialled_step, link_step
 from adapter.bfia.route_proof import proof_step
 from adapter.bfia.route_sealing import SealingTest
 from adapter.bfia.route_tls import CONNECT_SECONDS, speaks_tls, try_tls
@@ -48,10 +49,11 @@ from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
 from gateway.http.peers import QUOTA, UNPROVEN
 from gateway.identity.seals import Seals
+from gateway.links.links import Connector, WithoutLinks
 from gateway.runtime import trials
 from gateway.runtime.trials import Observe, Result, Step, Stopped, Trial
 from route_table import proxies
-from route_table.model import DEFAULT_ENTRY, Route, RouteTable, UnknownNode
+from route_table.model import DEFAULT_ENTRY, Route, RouteTable, UnknownNode, link_url
 from route_table.proof import ListenerProof, Proof
 
 log = structlog.get_logger(__name__)
@@ -78,7 +80,7 @@ LARGE_BODY = 1024 * 1024  # bytes of the large request; a job's description is r
 
 _SKEW_SECONDS = 30.0  # the largest difference of the two clocks that is not a fault
 _TRIES = 5  # requests for the latency
-_PORTS = {"http": 80, "https": 443}
+_PORTS = {"http": 80, "https": 443, "link": 0}
 
 # A path that every product of the standard serves to other nodes (control layer 3.8), and a path
 # that no product serves.
@@ -169,18 +171,30 @@ def try_route(
     listener: ListenerProof,
     seals: Seals | None = None,
     observe: Observe = trials.ignore,
+    links: Connector | None = None,
 ) -> list[Step]:
     """Test the route to a node; every failure becomes the result of a step.
 
     - ``listener``: what this node's listener for peers demands of all nodes
     - ``seals`` seals a message for the test; None: this node seals none
     - ``observe`` is called with each step once it was taken
+    - ``links``: the links of this node; None: it has none
     """
     trial = Trial(STEPS, observe=observe)
     with contextlib.suppress(Stopped):
         trial.take("route", partial(_route, table, node))
         entry = table.routes.get(node)
-        _RouteTest(trial, peer, table.resolve(node), me, entry, listener, seals).run()
+        test = _RouteTest(
+            trial,
+            peer,
+            table.resolve(node),
+            me,
+            entry,
+            listener,
+            seals,
+            links or WithoutLinks(),
+        )
+        test.run()
     return trial.all_steps()
 
 
@@ -282,9 +296,11 @@ class _RouteTest:
         entry: Route | None,
         listener: ListenerProof,
         seals: Seals | None,
+        links: Connector,
     ) -> None:
         """``entry``: the node's own one in the table; None without one."""
         self._seals = seals
+        self._links = links
         self._trial = trial
         self._peer = peer
         self._route = route
@@ -294,6 +310,7 @@ class _RouteTest:
         self._url = urlsplit(route.url)
         self._port = self._url.port or _PORTS[self._url.scheme]
         self._proxy = proxy_of(route.identity)
+        self._dials_in = route.url.startswith(link_url(""))
         # The peer's response to hello; ``sent`` and ``received`` are this node's times of the
         # request and of the response, in seconds since 1970.
         self._greeting: dict[str, Any] = {}
@@ -365,6 +382,8 @@ class _RouteTest:
 
     def _dns(self) -> Step:
         """Resolve the host name in the entry's URL."""
+        if self._dials_in:
+            return trials.skipped("this partner dials in")
         if self._proxy is not None:
             return trials.skipped(f"proxy {self._proxy.address} resolves the name")
         name = self._url.hostname
@@ -382,6 +401,16 @@ class _RouteTest:
         return trials.ok(", ".join(sorted(addresses)))
 
     def _tcp(self) -> Step:
+        """Open a connection to the host and port of the entry's URL, or look at its links."""
+        hop = self._route.via or self._route.node
+        if self._dials_in:
+            return link_step(hop, self._links.of(hop))
+        connected = self._connect()
+        if connected.result is Result.OK and self._route.dial == "out":
+            return dialled_step(self._me, connected.found, self._links.of(hop))
+        return connected
+
+    def _connect(self) -> Step:
         """Open a connection to the host and port of the entry's URL."""
         host = self._url.hostname or ""
         where = f"{host}:{self._port}"
@@ -403,6 +432,8 @@ class _RouteTest:
 
     def _tls(self) -> Step:
         """Shake hands and check certificates, if the route is https."""
+        if self._dials_in:
+            return trials.skipped("this partner dials in, and checks this node's certificate")
         if self._url.scheme != "https":
             return trials.skipped("the route is plain http")
         return try_tls(self._url.hostname or "", self._port, self._route.identity)

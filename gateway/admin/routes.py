@@ -32,6 +32,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotFound
 from gateway.http.pagination import numbered_page, page_of
+from gateway.links.links import Connector
 from gateway.runtime.trials import ignore
 from route_table.document import parse
 from route_table.editing import Change, missing_components
@@ -117,6 +118,7 @@ class RouteServices:
     # Whether a node must sign its requests as FATE's sites do.
     signs_as_fate: Callable[[NodeId], bool]
     listener: ListenerProof  # what the listener for peers demands of all nodes
+    links: Connector  # the links that stand
 
 
 _Services = Annotated[RouteServices, Depends(service(RouteServices))]
@@ -315,17 +317,25 @@ def _sort_key(route: Route) -> tuple[str]:
 
 
 def _with_proof(services: RouteServices, route: Route) -> responses.Route:
-    """Return a route with what proves the requests of its node.
+    """Return a route with its links and what proves the requests of its node.
 
     No node sends requests by this node's own entry, or by the default entry.
     """
     if route.node in (services.node, DEFAULT_ENTRY):
         return responses.Route(**vars(route))
+    links = [
+        responses.RouteLink(
+            link.since,
+            link.address,
+            link.dials_out,
+        )
+        for link in services.links.of(route.node)
+    ]
     proof = proof_of(route, services.listener)
     remedy = ""
     if proof in UNPROVEN:
         remedy = mending_command(route)
-    return responses.Route(**vars(route), proof=proof, remedy=remedy)
+    return responses.Route(**vars(route), proof=proof, remedy=remedy, links=links)
 
 
 def _find(table: RouteTable, node: str) -> Route:

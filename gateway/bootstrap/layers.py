@@ -1,7 +1,7 @@
 """The middleware of each listener: identity, quotas, relay, guards, and audit of refusals."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from ipaddress import ip_network
 
@@ -24,13 +24,15 @@ from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_nam
 from gateway.http.peers import (
     PeerIdentity,
     client_certificate,
+    link_of,
     noting_origin,
     with_identity,
     with_lookup,
     with_quota,
 )
-from gateway.http.proxies import through_proxies
+from gateway.http.proxies import Network, through_proxies
 from route_table import certificates
+from route_table.model import Bearer
 
 _CONTAINER_PATHS = frozenset(
     [f"/v1/interconn/chan/{verb}" for verb in ("push", "pop", "peek", "release")]
@@ -109,10 +111,15 @@ def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
 
 def _proxy_layers(settings: Settings) -> list[Layer]:
     """Return the layer for requests through trusted proxies; empty without such proxies."""
-    networks = [ip_network(name) for name in settings.listen.peer.trusted_proxies]
+    networks = trusted_networks(settings)
     if not networks:
         return []
     return [partial(through_proxies, proxies=networks)]
+
+
+def trusted_networks(settings: Settings) -> list[Network]:
+    """Return the addresses of the trusted proxies before the listener for peers."""
+    return [ip_network(name) for name in settings.listen.peer.trusted_proxies]
 
 
 def _inner_peer_layers(
@@ -187,7 +194,7 @@ def _quota_name(
         sender = ends[0] if ends else ""
     if not accepts(sender):
         sender = ""
-    if sender and client_certificate(scope):
+    if sender and (link_of(scope) or client_certificate(scope)):
         return sender
     return f"{sender} at {address_of(scope)}"
 
@@ -231,7 +238,7 @@ def _identity(services: LayerServices) -> PeerIdentity:
     if tls is not None:
         own_certificate = certificates.certificates(str(tls.certificate))[0]
         pins.append(certificates.pin(own_certificate))
-    identity = PeerIdentity(
+    return PeerIdentity(
         services.settings.node.id,
         table=lambda: routes.table,  # the one in force at each request
         former=services.peers.peer_table.route_of_unknown,
@@ -240,11 +247,21 @@ def _identity(services: LayerServices) -> PeerIdentity:
         own_pins=frozenset(pins),
         open_paths=requests.OPEN,
         unproven_entry=services.peers.peer_table.unproven_entry,
+        revoked=revocation(services.settings),
     )
+
+
+def revocation(settings: Settings) -> Callable[[Bearer], bool]:
+    """Return the function that says whether a certificate is revoked at the listener for peers."""
+    tls = settings.listen.peer.tls
     if tls is None or tls.client_ca is None or tls.revoked is None:
-        return identity
-    revocation_list = certificates.RevocationList(str(tls.revoked), str(tls.client_ca))
-    return replace(identity, revoked=revocation_list.revokes)
+        return _never_revoked
+    return certificates.RevocationList(str(tls.revoked), str(tls.client_ca)).revokes
+
+
+def _never_revoked(_: Bearer) -> bool:
+    """Return False: the listener has no list of revoked certificates."""
+    return False
 
 
 def _guard(services: LayerServices) -> Layer:

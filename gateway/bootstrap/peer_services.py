@@ -27,6 +27,7 @@ from gateway.identity.seals import Seals
 from gateway.identity.statement_keys import StatementKeys
 from gateway.jobs.bundles import Bundles
 from gateway.jobs.trust import Trust
+from gateway.links.links import Links
 from gateway.ports import ParticipantApi, SchedulerApi
 from gateway.runtime.context import Peers
 from gateway.runtime.liveness import Outages
@@ -55,6 +56,7 @@ class PeerServices:
     courier: Courier  # connections for messages to other nodes
     seals: Seals  # of messages to other nodes, and from them
     outages: Outages
+    links: Links  # connections that nodes without an open port keep
 
 
 def build_peer_services(
@@ -97,7 +99,8 @@ def build_peer_services(
     _ = keyring.signing  # refuses an unusable file at the start
     statement_keys = statement_keys_of(settings)
     check_signer(statement_keys)
-    protocol = BfiaProtocol(node, registries.routes, metrics.requested, listener)
+    links = Links()
+    protocol = BfiaProtocol(node, registries.routes, metrics.requested, listener, links)
     fate = FateSide(settings, store, registries.registry, protocol, peer_table.profile_name, clock)
     bundles = Bundles(node, registries.registry, statement_keys, peer_table.entry, clock)
     # Set late, as these need the protocol themselves, or are built after it.
@@ -134,13 +137,14 @@ def build_peer_services(
             protocol.session_per_task,
             partial(_container_address, foundation, late),
         ),
-        courier=Courier(),
+        courier=Courier(links),
         seals=protocol.seals,
         outages=Outages(
             protocol.has_route,
             protocol.reaches,
             partial(_resume_calls, late),
         ),
+        links=links,
     )
 
 

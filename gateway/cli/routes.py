@@ -56,6 +56,12 @@ def _route_option(
 _ROUTE_OPTIONS: dict[str, tuple[Any, Any]] = {
     "to": _route_option("Address of its gateway, such as https://gw.example:7380."),
     "via": _route_option("In place of an address: id of the node that relays requests."),
+    "dial": _route_option(
+        "out: open links to it and keep them, so that this node needs no open port."
+    ),
+    "reached": _route_option(
+        "by-link: in place of an address, for a node that opens links to this one."
+    ),
     "relay": _route_option("Whether this node relays requests from it or to it.", bool),
     "transport": _route_option(
         "Address of its transport layer (messages of containers), if that is another one."
@@ -145,10 +151,24 @@ def _print_remedies(routes: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _address(route: Mapping[str, Any]) -> str:
-    """Return the address of a route, or the node that relays its requests."""
+    """Return the address of a route, or how else its node is reached."""
     if route["via"]:
         return f"via {route['via']}"
+    links = route["links"]
+    if route["reached"]:
+        return t(f"dials in: {_links_text(links)}")
+    if route["dial"]:
+        return t(f"{route['url']}, dialled: {_links_text(links)}")
     return str(route["url"])
+
+
+def _links_text(links: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many links stand, since when, and from where."""
+    if not links:
+        return "no link stands"
+    since = min(str(link["since"]) for link in links)[:16].replace("T", " ")
+    addresses = ", ".join(sorted({str(link["address"]) for link in links}))
+    return f"{len(links)} links since {since}, {addresses}"
 
 
 def _deadline(route: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ import uvloop
 
 from engines.base import Engine
 from gateway.bootstrap.engine_parts import engine_of
+from gateway.bootstrap.link_services import link_service
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
 from gateway.bootstrap.peer_services import PeerServices
@@ -131,6 +132,7 @@ async def _run(gateway: Gateway, ready_file: Path | None) -> None:
             arrivals=services.sockets.arrivals,
             tls=services.sockets.tls,
             http2=gateway.grpc_servers(),
+            links=link_service(services),
             before_stop=leave,
         )
     finally:

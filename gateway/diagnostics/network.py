@@ -42,7 +42,7 @@ from gateway.version import VERSION
 from route_table import certificates
 from route_table.certificates import Expiry
 from route_table.live import LiveRoutes, other_routes, rival
-from route_table.model import Identity, InvalidRoutes, Route
+from route_table.model import Identity, InvalidRoutes, Route, link_url
 
 EXPIRES_SOON = 14  # days before the end of a certificate
 _MAX_CONNECTIONS = 16  # URLs connected at the same time
@@ -448,12 +448,13 @@ def _direct_addresses(live_routes: LiveRoutes) -> list[tuple[str, SplitResult]]:
     """Return the URLs of enabled routes, each with the route's node.
 
     A route has a URL for requests and may have another one for messages of the channel. It has none
-    if the node is reached by way of another node.
+    if the node is reached by way of another node, or dials in.
     """
     addresses = []
     for route in _enabled_routes(live_routes):
         for url in filter(None, (route.url, route.transport)):
-            addresses.append((route.node, urlsplit(url)))
+            if not url.startswith(link_url("")):
+                addresses.append((route.node, urlsplit(url)))
     return addresses
 
 

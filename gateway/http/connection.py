@@ -1,11 +1,14 @@
-"""A client's connection to a listener: uvicorn's HTTP/1.1 with limits, and without upgrades."""
+"""A client's connection to a listener: uvicorn's HTTP/1.1 with limits.
+
+The only upgrade is that to a WebSocket for a link, at the listener for peers.
+"""
 
 import asyncio
 import logging
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -16,6 +19,9 @@ from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError
 from gateway.http.streamed_bodies import READ, WRITE, Rest, write_pieces
+from gateway.links.accepting import Acceptor, Arrival
+from gateway.links.carrier import LINK_PATH
+from gateway.links.link import LinkOrigin
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +32,10 @@ _MOST_HEAD = 64 * 1024  # bytes of a request line together with its headers
 _COPIED_BYTES = 64 * 1024  # bytes of HTTP/2 that are copied at a time
 
 _HTTP2 = b"PRI * HTTP/2.0"  # first bytes of HTTP/2 without TLS, as gRPC clients send them
+
+
+# ASGI extension of a request that came over a link: the `LinkOrigin` of the link.
+LINK = "link"
 
 
 class Http2(Protocol):
@@ -58,7 +68,7 @@ class Connection(HttpToolsProtocol):
     """One connection of a listener.
 
     Requests over TLS have the client's certificate as ``client_cert_chain`` of the ASGI extension
-    ``tls``.
+    ``tls``. Those over a link have the link's, and its origin as the extension `LINK`.
     """
 
     def __init__(
@@ -72,7 +82,10 @@ class Connection(HttpToolsProtocol):
         # Set by the listener if this node serves HTTP/2. Becomes None as soon as the client's first
         # bytes are something else.
         self.http2: Http2 | None = None
-        self._passing: asyncio.Task[None] | None = None  # copies the bytes of HTTP/2
+        self.acceptor: Acceptor | None = None  # of links; None: the listener takes none
+        self.link: LinkOrigin | None = None  # None: the connection is not a stream of a link
+        # Copies the bytes of HTTP/2, or carries a link.
+        self._passing: asyncio.Task[None] | None = None
         self._extensions: dict[str, Any] = {}  # of ASGI, for every request
         self._deadline: asyncio.TimerHandle | None = None
         self._is_body_complete = True  # False while a request's body is being received
@@ -94,12 +107,18 @@ class Connection(HttpToolsProtocol):
                 READ: self._rest_of_body,
             }
         else:
-            chain = []
-            certificate = tls.getpeercert(binary_form=True)
-            if certificate is not None:
-                chain.append(ssl.DER_cert_to_PEM_cert(certificate))
-            self._extensions = {"tls": {"client_cert_chain": chain}}
+            self._extensions = {"tls": {"client_cert_chain": _client_chain(tls)}}
+        if self.link is not None:
+            self._note_link(self.link)
         self._start_deadline()
+
+    def _note_link(self, link: LinkOrigin) -> None:
+        """Let requests appear as those of the link's other end."""
+        host, _, port = link.address.rpartition(":")
+        self.client = (host, int(port))
+        self._extensions[LINK] = link
+        if link.certificates:
+            self._extensions["tls"] = {"client_cert_chain": list(link.certificates)}
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Set ``lost``."""
@@ -162,6 +181,9 @@ class Connection(HttpToolsProtocol):
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 data = data[upgrade.args[0] :]  # the bytes after the head, for the next turn
+            if self.acceptor is not None and self._asks_for_link():
+                self._begin_link(self.acceptor, self._head(self.headers) + data)
+                return
             head = self._head_without_upgrade()
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
@@ -170,15 +192,35 @@ class Connection(HttpToolsProtocol):
 
     def _head_without_upgrade(self) -> bytes:
         """Return the head of the request that was just parsed, without its header ``upgrade``."""
+        return self._head([pair for pair in self.headers if pair[0] != b"upgrade"])
+
+    def _head(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """Return the head of the request that was just parsed, with these headers."""
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
-        for name, value in self.headers:
-            if name != b"upgrade":
-                lines.append(b"%s: %s" % (name, value))
+        lines += [b"%s: %s" % header for header in headers]
         return b"\r\n".join([*lines, b"", b""])
 
-    def _pass_on(self, server: Http2, first_data: bytes) -> None:
-        """Leave the connection to a server of HTTP/2."""
+    def _asks_for_link(self) -> bool:
+        """Return whether the request that was just parsed asks for a link."""
+        return self.url.partition(b"?")[0] == LINK_PATH.encode()
+
+    def _begin_link(self, acceptor: Acceptor, head: bytes) -> None:
+        """Leave the connection to the acceptor of links; ``head`` has all bytes received."""
+        reader, writer = self._leave()
+        chain = self._extensions.get("tls", {}).get("client_cert_chain", ())
+        arrival = Arrival(
+            reader,
+            writer,
+            head,
+            self.scope,
+            chain,
+        )
+        self._passing = self.loop.create_task(acceptor.serve(arrival))
+        self._passing.add_done_callback(lambda _: self.lost.set())
+
+    def _leave(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """End HTTP/1.1 on the connection; return it as a reader and a writer of bytes."""
         self._cancel_deadline()
         reader = asyncio.StreamReader(loop=self.loop)
         protocol = asyncio.StreamReaderProtocol(
@@ -188,7 +230,11 @@ class Connection(HttpToolsProtocol):
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
         self.connections.discard(self)  # `end` closes it; uvicorn would wait for it in vain
-        writer = asyncio.StreamWriter(self.transport, protocol, reader, self.loop)
+        return reader, asyncio.StreamWriter(self.transport, protocol, reader, self.loop)
+
+    def _pass_on(self, server: Http2, first_data: bytes) -> None:
+        """Leave the connection to a server of HTTP/2."""
+        reader, writer = self._leave()
         self._passing = self.loop.create_task(
             self._copy_both_ways(server, first_data, reader, writer)
         )
@@ -256,7 +302,7 @@ class Connection(HttpToolsProtocol):
         return Rest(_duplicate_socket(self.transport), received, self._missing_bytes)
 
     async def end(self) -> None:
-        """End a connection by HTTP/2; uvicorn closes the others."""
+        """End a connection by HTTP/2, or a link; uvicorn closes the others."""
         if self._passing is not None:
             self._passing.cancel()
             await asyncio.wait([self._passing])
@@ -344,6 +390,14 @@ class Connection(HttpToolsProtocol):
         ]
         self.transport.write(b"\r\n".join([*lines, b"", text]))
         self.transport.close()
+
+
+def _client_chain(tls: ssl.SSLObject) -> list[str]:
+    """Return the client's certificate in PEM form; [] if it has shown none."""
+    certificate = tls.getpeercert(binary_form=True)
+    if certificate is None:
+        return []
+    return [ssl.DER_cert_to_PEM_cert(certificate)]
 
 
 async def _copy(

@@ -24,12 +24,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.auth import ORIGIN, RequestOrigin
 from gateway.errors import Busy, GatewayError, NotAllowed
 from gateway.http.app import refusal
+from gateway.http.connection import LINK
+from gateway.links.link import LinkOrigin
 from route_table import certificates
 from route_table.model import Bearer, Route, RouteTable, UnknownNode, Unusable
 from route_table.proof import mending_command
 
 # Under this key a request's state has the function that checks a sender named only in the body.
 _CLAIM_CHECK = "speaks_for"
+LINK_MISMATCH = "LINK_MISMATCH"  # see gateway/language/reasons.yml
 # Path that returns only this node's id, so that a node which calls itself detects the wrong route.
 _HELLO = "/v1/interconn/schedule/node/hello"
 # Headers with node ids, spelled with hyphens. Those of control requests may also be spelled with
@@ -202,22 +205,39 @@ class PeerIdentity:
         """Raise `NotAllowed` unless a request may speak for all nodes that it claims as its sender.
 
         Reasons: OWN_NODE_ID, CERTIFICATE_MISSING, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH,
-        SENDER_UNPROVEN.
+        LINK_MISMATCH, SENDER_UNPROVEN.
         """
         claims = set(claimed)
         if self.node in claims and scope["path"] != _HELLO:
             text = f"{self.node} is this node's own id; a peer sends its own in x-source-node-id"
             raise NotAllowed(text, reason="OWN_NODE_ID")
+        link = link_of(scope)
         certificate = client_certificate(scope)
         if certificate is not None:
             self._check_certificate(scope, claims, certificate)
-        elif self.needs_certificate:
+        elif self.needs_certificate and link is None:
             text = (
                 "the request brings no readable client certificate: requests reach this node "
                 "through its reverse proxy, which hands the certificate on"
             )
             raise NotAllowed(text, reason="CERTIFICATE_MISSING")
+        if link is not None:
+            self._check_link(claims, link)
         self._check_routes(scope, claims)
+
+    def _check_link(self, claims: set[str], link: LinkOrigin) -> None:
+        """Raise `NotAllowed` unless the node at a link's other end may speak for all claims.
+
+        That is the node itself, or a relay of nodes whose keys prove their requests.
+        """
+        for node in sorted(claims - {link.node}):
+            route = self._resolved(node) or self.former(node)
+            is_relayed = route is not None and route.via == link.node
+            if route is None or not is_relayed:
+                text = f"the link is that of {link.node}, not of {node} or of its next hop"
+                raise NotAllowed(text, reason=LINK_MISMATCH)
+            if not route.keys:
+                raise unproven(route, self.node)
 
     def _check_routes(self, scope: Scope, claims: set[str]) -> None:
         """Raise `NotAllowed` if the route of a claimed node proves nothing.
@@ -311,9 +331,18 @@ def client_certificate(scope: Scope) -> Bearer | None:
         raise NotAllowed(text, reason="CERTIFICATE_MISMATCH") from error
 
 
+def link_of(scope: Scope) -> LinkOrigin | None:
+    """Return the link over which a request came; None for one of a direct connection."""
+    link: LinkOrigin | None = (scope.get("extensions") or {}).get(LINK)
+    return link
+
+
 def has_client_certificate(scope: Scope) -> bool:
-    """Return whether a request has a client certificate, which the listener has verified."""
-    return bool(_certificate_pem(scope))
+    """Return whether the node that connects has proven its identity.
+
+    A client certificate, which the listener has verified, or the opening of a link proves it.
+    """
+    return link_of(scope) is not None or bool(_certificate_pem(scope))
 
 
 def _certificate_pem(scope: Scope) -> str:

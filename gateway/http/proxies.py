@@ -15,6 +15,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.http.connection import LINK
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 CERTIFICATE = b"client-cert"
@@ -24,7 +26,8 @@ _ADDRESSES = b"x-forwarded-for"
 def through_proxies(app: ASGIApp, proxies: Sequence[Network]) -> ASGIApp:
     """Give each request the certificate and the address of the client before the proxy.
 
-    Requests from other addresses have no certificate, whatever their headers say.
+    Requests from other addresses have no certificate, whatever their headers say. Requests over a
+    link do not pass the proxy one by one, so that their headers are not the proxy's either.
     """
 
     async def serve(
@@ -33,7 +36,7 @@ def through_proxies(app: ASGIApp, proxies: Sequence[Network]) -> ASGIApp:
         send: Send,
     ) -> None:
         chain: list[str] = []
-        if _is_of(scope, proxies):
+        if LINK not in (scope.get("extensions") or {}) and _is_of(scope, proxies):
             chain = _certificates(scope)
             _set_client(scope)
         scope["headers"] = [header for header in scope["headers"] if header[0] != CERTIFICATE]
@@ -45,6 +48,15 @@ def through_proxies(app: ASGIApp, proxies: Sequence[Network]) -> ASGIApp:
         await app(scope, receive, send)
 
     return serve
+
+
+def host_before(scope: Scope, proxies: Sequence[Network]) -> str:
+    """Return the address of a request's client before the proxy; "" if it is not known."""
+    named = dict(scope)
+    if _is_of(scope, proxies):
+        _set_client(named)
+    client = named.get("client") or ("",)
+    return str(client[0])
 
 
 def _is_of(scope: Scope, proxies: Sequence[Network]) -> bool:

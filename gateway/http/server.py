@@ -11,7 +11,8 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import uvicorn
@@ -19,6 +20,10 @@ from starlette.types import ASGIApp
 
 from gateway.http.connection import HEAD_SECONDS, Connection, Http2
 from gateway.http.connection_limits import ConnectionCount, allow_descriptors, connection_count
+from gateway.links.accepting import Acceptor
+from gateway.links.dialling import Dialler
+from gateway.links.link import LinkOrigin
+from gateway.links.links import Links
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +99,16 @@ class Arrivals:
             self._waiting.clear()
 
 
+@dataclass(frozen=True)
+class LinkService:
+    """The links of a node: which stand, and how further ones are accepted and dialled."""
+
+    listener: str  # the name of the application that serves the requests over links
+    links: Links
+    acceptor: Acceptor
+    dialler: Dialler
+
+
 class ServerTls(Protocol):
     """The TLS settings of a listener."""
 
@@ -116,6 +131,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._http2 = http2
+        self.acceptor: Acceptor | None = None  # of links; None: the server takes none
         self._connection_count = connection_count
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
@@ -137,6 +153,23 @@ class _Server(uvicorn.Server):
         """Serve a further socket."""
         self._listening.append(sock)
         self._accepting.append(asyncio.create_task(self._accept(sock)))
+
+    def serve_stream(self, sock: socket.socket, origin: LinkOrigin) -> None:
+        """Serve a stream of a link as a connection; links limit the number of their streams."""
+        task = asyncio.create_task(self._serve_stream(sock, origin))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve_stream(self, sock: socket.socket, origin: LinkOrigin) -> None:
+        """Serve a stream of a link until it is closed."""
+        connection = Connection(self.config, self.server_state, self.lifespan.state)
+        connection.link = origin
+
+        def protocol() -> Connection:
+            return connection
+
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, sock)
+        await connection.lost.wait()
 
     async def shutdown(
         self,
@@ -220,6 +253,7 @@ class _Server(uvicorn.Server):
         tls_timeout = None if context is None else HEAD_SECONDS
         connection = Connection(self.config, self.server_state, self.lifespan.state)
         connection.http2 = self._http2
+        connection.acceptor = self.acceptor
 
         def protocol() -> Connection:
             return connection
@@ -269,6 +303,7 @@ async def serve(
     arrivals: Arrivals | None = None,
     tls: Mapping[str, ServerTls] | None = None,
     http2: Mapping[str, Http2] | None = None,
+    links: LinkService | None = None,
     before_stop: Callable[[], None] = _do_nothing,
 ) -> None:
     """Serve each named application on its sockets until SIGTERM or SIGINT.
@@ -278,6 +313,7 @@ async def serve(
     - ``arrivals``: further sockets, which are bound later
     - ``tls``: settings of the applications served over https
     - ``http2``: servers for an application's HTTP/2 connections
+    - ``links``: the links that an application takes, and whose requests it serves
     """
     loop = asyncio.get_running_loop()
     allow_descriptors()
@@ -285,6 +321,10 @@ async def serve(
     for name, app in apps.items():
         config = _uvicorn_config(app, (tls or {}).get(name))
         servers[name] = _Server(config, connection_count(name), (http2 or {}).get(name))
+    if links is not None:
+        server = servers[links.listener]
+        server.acceptor = links.acceptor
+        links.links.serve_with(server.serve_stream)
 
     # Called by a signal without an argument, or with the finished task that waits for ``stopping``.
     def leave(_: object = None) -> None:
@@ -312,7 +352,22 @@ async def serve(
         waiting.add_done_callback(leave)
     if await _have_started(servers.values(), tasks):
         ready()
-    await asyncio.gather(*tasks)
+    async with _dialling(links):
+        await asyncio.gather(*tasks)
+
+
+@contextlib.asynccontextmanager
+async def _dialling(links: LinkService | None) -> AsyncIterator[None]:
+    """Keep the links that this node opens; None: it opens none."""
+    if links is None:
+        yield
+        return
+    keeping = asyncio.create_task(links.dialler.run())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        links.links.close()
 
 
 def _uvicorn_config(app: ASGIApp, tls: ServerTls | None) -> uvicorn.Config:

@@ -35,6 +35,12 @@ class Cable(socketserver.ThreadingTCPServer):
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
+    def cut_one(self) -> None:
+        """Break one of the connections; new ones are let through."""
+        with self._lock:
+            end = next(iter(self._ends))
+            end.shutdown(socket.SHUT_RDWR)
+
     def mend(self) -> None:
         """Let new connections through."""
         self.is_intact = True

@@ -14,9 +14,11 @@ from adapter.bfia.channel.codec import INVOKE, TransportReply, decode_answer
 from adapter.bfia.channel.grpc_client import GrpcConnection, is_grpc
 from adapter.bfia.channel.http_client import BadAddress, HttpConnections, PeerResponse
 from adapter.bfia.connections import Clients
+from adapter.bfia.link_transport import LinkTransport
 from adapter.bfia.outbound import proxy_of
 from adapter.page import first_words
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
+from gateway.links.links import Connector
 from gateway.runtime.client_proxies import client_proxy
 from route_table.model import Identity, Route
 from route_table.proxies import ProxyFailed
@@ -41,12 +43,14 @@ class _NoAnswer(GatewayError):
 class Courier:
     """Kept connections to all peers. Belongs to one event loop; close it there."""
 
-    def __init__(self) -> None:
-        self._http: Clients[Identity, HttpConnections] = Clients(_open_http)
+    def __init__(self, links: Connector | None = None) -> None:
+        """``links`` opens connections over links; None: this process has none."""
+        self._links = links
+        self._http: Clients[Identity, HttpConnections] = Clients(self._open_http)
         # Key: the peer's URL, and the TLS identity
         self._grpc: Clients[tuple[str, Identity], GrpcConnection] = Clients(_open_grpc)
         # For the relay (`adapter.bfia.relay`)
-        self._relay_clients: Clients[Identity, httpx.AsyncClient] = Clients(_open_relay_client)
+        self._relay_clients: Clients[Identity, httpx.AsyncClient] = Clients(self._open_relay_client)
 
     async def invoke(
         self,
@@ -127,8 +131,14 @@ class Courier:
             body[:] = [b"".join(body)]
             return await connection.post(path, body[0], headers, route.deadline)
         connections = self._http.get(identity, identity)
-        url = route.url + path
-        return await connections.post(url, body, headers, route.deadline, route.server_name)
+        return await connections.post(
+            route.url,
+            body,
+            headers,
+            route.deadline,
+            route.server_name,
+            path,
+        )
 
     def client(self, identity: Identity) -> httpx.AsyncClient:
         """Return the HTTP client with which the relay (`adapter.bfia.relay`) calls peers.
@@ -136,6 +146,31 @@ class Courier:
         Raises PeerUnreachable if the identity's files cannot be used.
         """
         return self._relay_clients.get(identity, identity)
+
+    def _open_http(self, identity: Identity, verify: ssl.SSLContext) -> HttpConnections:
+        """Return connections for HTTP under a TLS context, perhaps through the identity's proxy."""
+        return HttpConnections(verify, proxy_of(identity), self._links)
+
+    def _open_relay_client(self, identity: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
+        """Return an HTTP client for the relay.
+
+        Raises PeerUnreachable if the password for the identity's proxy cannot be read.
+        """
+        mounts = {}
+        if self._links is not None:
+            mounts["link://"] = LinkTransport(self._links)
+        return httpx.AsyncClient(
+            limits=httpx.Limits(
+                max_connections=256,
+                max_keepalive_connections=64,
+                keepalive_expiry=4.0,
+            ),
+            headers={"accept-encoding": "identity"},
+            proxy=_proxy_of_relay(identity),
+            trust_env=False,
+            verify=verify,
+            mounts=mounts,
+        )
 
     async def close(self) -> None:
         """Close every connection."""
@@ -147,11 +182,6 @@ class Courier:
             await client.aclose()
 
 
-def _open_http(identity: Identity, verify: ssl.SSLContext) -> HttpConnections:
-    """Return connections for HTTP under a TLS context, perhaps through the identity's proxy."""
-    return HttpConnections(verify, proxy_of(identity))
-
-
 def _open_grpc(
     key: tuple[str, Identity],
     verify: ssl.SSLContext,
@@ -159,24 +189,6 @@ def _open_grpc(
     """Return a connection for gRPC; ``key``: the peer's URL, and the TLS identity."""
     url, identity = key
     return GrpcConnection(url, identity, verify)
-
-
-def _open_relay_client(identity: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
-    """Return an HTTP client for the relay.
-
-    Raises PeerUnreachable if the password for the identity's proxy cannot be read.
-    """
-    return httpx.AsyncClient(
-        limits=httpx.Limits(
-            max_connections=256,
-            max_keepalive_connections=64,
-            keepalive_expiry=4.0,
-        ),
-        headers={"accept-encoding": "identity"},
-        proxy=_proxy_of_relay(identity),
-        trust_env=False,
-        verify=verify,
-    )
 
 
 def _proxy_of_relay(identity: Identity) -> httpx.Proxy | None:

@@ -16,6 +16,7 @@ from adapter.bfia.connections import ResponseReader, request_head
 from adapter.bfia.outbound import open_socket
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from gateway.links.links import Connector, WithoutLinks
 from route_table.proxies import Proxy
 
 _MOST = 256  # the most connections to one peer at the same time
@@ -24,8 +25,8 @@ _KEPT_SECONDS = 4.0  # an idle connection is not used after a longer pause
 _CONNECT_SECONDS = 5.0  # to open a connection, TLS handshake included
 _SLICE = 1 << 18  # bytes that are sent or read together
 _LARGEST_RESPONSE = 1 << 20  # bytes of a response's body; more is not read
-_DEFAULT_PORT = {"http": 80, "https": 443}
-_IS_SECURE = {"http": False, "https": True}
+_DEFAULT_PORT = {"http": 80, "https": 443, "link": 0}
+_IS_SECURE = {"http": False, "https": True, "link": False}
 
 
 class BadAddress(ValueError):
@@ -43,6 +44,7 @@ class PeerResponse(NamedTuple):
 class Origin(NamedTuple):
     """The other end of a connection."""
 
+    url: str  # the peer's, without the path of the request: a link may serve it
     host: str
     port: int
     secure: bool  # True: TLS
@@ -69,9 +71,12 @@ class HttpConnections:
         self,
         verify: ssl.SSLContext,
         proxy: Proxy | None = None,
+        links: Connector | None = None,
     ) -> None:
+        """``links`` opens connections over links; None: this process has none."""
         self._verify = verify
         self._proxy = proxy
+        self._links = links or WithoutLinks()
         self._slots: defaultdict[Origin, asyncio.Semaphore] = defaultdict(_connection_slots)
         self._idle: defaultdict[Origin, list[_Connection]] = defaultdict(list)
         self._closed = False
@@ -83,15 +88,16 @@ class HttpConnections:
         headers: list[tuple[bytes, bytes]],
         seconds: float,
         name: str | None = None,
+        path: str = "",
     ) -> PeerResponse:
-        """Send a body, which is in pieces, and return the response.
+        """Send a body, which is in pieces, to a path below a URL, and return the response.
 
         ``seconds`` is the longest pause of the peer; ``name`` is the name in the peer's
         certificate, None: the host. Raises BadAddress, Invalid for a header with control
         characters, and OSError (also a TimeoutError) if no complete response arrives.
         """
-        parsed = _parse_url(url)
-        origin = Origin(parsed.host, parsed.port, parsed.secure, name)
+        parsed = _parse_url(url + path)
+        origin = Origin(url, parsed.host, parsed.port, parsed.secure, name)
         head = _head(parsed, headers, total_length(body))
         async with self._slots[origin]:
             connection = self._take_idle(origin)
@@ -125,7 +131,14 @@ class HttpConnections:
             connection.close()
 
     async def _connect(self, origin: Origin, seconds: float) -> "_Connection":
-        """Open a connection. Raises OSError, also a TimeoutError after ``seconds``."""
+        """Open a connection, over a link if one serves the address.
+
+        Raises OSError, also a TimeoutError after ``seconds``.
+        """
+        over_link = self._links.connect(origin.url)
+        if over_link is not None:
+            reader, writer = await asyncio.open_connection(sock=over_link, limit=_SLICE)
+            return _Connection(reader, writer)
         context = None
         name = None
         if origin.secure:

@@ -927,8 +927,16 @@ Proof = str
 """What proves the requests of a node. With `MISSING`, none of them is served. One of signature, certificate, fate, off, local, missing."""
 
 
+class RouteLink(Response):
+    """A link to a route's node that stands."""
+
+    since: datetime
+    address: str = ""
+    dials_out: bool = False
+
+
 class Route(Response):
-    """A route, and what proves the requests of its node."""
+    """A route, what proves the requests of its node, and the links to it."""
 
     node: str = ""
     url: str = ""
@@ -953,8 +961,11 @@ class Route(Response):
     sealing_key: str | None = None
     sealing: str | None = None
     control_sealing: str = "off"
+    dial: str | None = None
+    reached: str | None = None
     proof: Proof | None = None
     remedy: str = ""
+    links: list[RouteLink] | None = None
 
 
 Result = str

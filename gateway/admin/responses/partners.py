@@ -1,7 +1,7 @@
 """Applications, routes and providers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -154,11 +154,21 @@ class FullRouteVersion(RouteVersion):
 
 
 @dataclass(frozen=True)
+class RouteLink:
+    """A link to a route's node that stands."""
+
+    since: datetime
+    address: str  # of the other end
+    dials_out: bool  # this node has dialled
+
+
+@dataclass(frozen=True)
 class Route(model.Route):
-    """A route, and what proves the requests of its node."""
+    """A route, what proves the requests of its node, and the links to it."""
 
     proof: Proof | None = None  # None for this node's own entry and the default one
     remedy: str = ""  # next step if nothing proves them; empty if something does
+    links: list[RouteLink] = field(default_factory=list)  # empty for a node without links
 
 
 class RoutesPage(Page):

@@ -1,0 +1,167 @@
+"""The WebSocket that carries a link: binary messages over the bytes of one connection.
+
+The WebSocket passes proxies and firewalls on port 443. It is spoken with the protocol objects of
+the library ``websockets`` over asyncio's streams, which both ends of a link have.
+"""
+
+import asyncio
+import time
+from collections import deque
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidURI
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.uri import parse_uri
+
+from gateway.domain.links.frames import MAX_FRAME
+
+LINK_PATH = "/v1/interconn/link"  # where the listener for peers takes links
+MAX_MESSAGE = MAX_FRAME  # bytes of one message, also of those before the first frame
+_READ_SIZE = 256 * 1024  # bytes
+_WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss"}
+
+
+class LinkLost(Exception):
+    """The connection of a link is gone; the text says why."""
+
+
+class Carrier:
+    """One WebSocket. Belongs to one event loop; one task reads, several may write."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        protocol: ClientProtocol | ServerProtocol,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._protocol = protocol
+        self._messages: deque[bytes] = deque()
+        self._parts: list[bytes] = []  # of a message that a proxy has split
+        self.last_heard = time.monotonic()  # when the last bytes arrived
+
+    @classmethod
+    async def open(
+        cls,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        url: str,
+    ) -> "Carrier":
+        """Open a WebSocket at a partner's listener; ``url`` is the route's. Raises `LinkLost`."""
+        scheme, _, rest = url.partition("://")
+        try:
+            uri = parse_uri(f"{_WEBSOCKET_SCHEMES[scheme]}://{rest}{LINK_PATH}")
+        except (KeyError, InvalidURI) as error:
+            raise LinkLost(f"the address cannot be dialled: {error}") from error
+        protocol = ClientProtocol(uri, max_size=MAX_MESSAGE)
+        carrier = cls(reader, writer, protocol)
+        protocol.send_request(protocol.connect())
+        await carrier._flush()
+        while protocol.state is State.CONNECTING:
+            await carrier._read()
+        return carrier
+
+    @classmethod
+    async def accept(
+        cls,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        head: bytes,
+    ) -> "Carrier":
+        """Accept a WebSocket; ``head`` has the request's head, perhaps with bytes after it.
+
+        Raises `LinkLost` for any other request, after the answer to it.
+        """
+        protocol = ServerProtocol(max_size=MAX_MESSAGE)
+        carrier = cls(reader, writer, protocol)
+        protocol.receive_data(head)
+        for event in protocol.events_received():
+            if isinstance(event, Request):
+                protocol.send_response(protocol.accept(event))
+            elif isinstance(event, Frame):
+                carrier._collect(event)
+        await carrier._flush()
+        if protocol.state is not State.OPEN:
+            raise LinkLost(f"no WebSocket: {protocol.handshake_exc}")
+        return carrier
+
+    def post(self, message: bytes) -> None:
+        """Send a message without waiting, as a short one may be. Raises `LinkLost`."""
+        if self._protocol.state is not State.OPEN:
+            raise LinkLost("the link is closed")
+        self._protocol.send_binary(message)
+        self._write()
+
+    async def send(self, message: bytes) -> None:
+        """Send a message, and wait while the connection takes no more. Raises `LinkLost`."""
+        self.post(message)
+        await self._flush()
+
+    async def ping(self) -> None:
+        """Ask the other end for a sign of life. Raises `LinkLost`."""
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_ping(b"")
+            await self._flush()
+
+    async def receive(self) -> bytes:
+        """Return the next message. Raises `LinkLost` at the end of the connection."""
+        while not self._messages:
+            await self._read()
+        return self._messages.popleft()
+
+    def close(self) -> None:
+        """Close the connection immediately."""
+        self._writer.transport.abort()
+
+    async def _read(self) -> None:
+        """Read bytes, collect the messages in them and answer pings. Raises `LinkLost`."""
+        try:
+            data = await self._reader.read(_READ_SIZE)
+        except OSError as error:
+            raise LinkLost(f"the connection broke: {error}") from error
+        if not data:
+            raise LinkLost("the other end closed the connection")
+        self.last_heard = time.monotonic()
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame):
+                self._collect(event)
+        await self._flush()  # the answers to pings
+        self._check_alive()
+
+    def _check_alive(self) -> None:
+        """Raise `LinkLost` for a WebSocket that was closed or whose other end breaks its rules."""
+        if self._protocol.state is State.OPEN:
+            return
+        error = self._protocol.handshake_exc
+        if error is not None:
+            raise LinkLost(f"no WebSocket: {error}")
+        if self._protocol.state is not State.CONNECTING:
+            raise LinkLost("the other end closed the link")
+
+    def _collect(self, frame: Frame) -> None:
+        """Add a frame of the WebSocket to its message; complete messages are queued."""
+        if frame.opcode not in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
+            return
+        self._parts.append(bytes(frame.data))
+        if frame.fin:
+            self._messages.append(b"".join(self._parts))
+            self._parts = []
+
+    async def _flush(self) -> None:
+        """Write the protocol's output. Raises `LinkLost`."""
+        self._write()
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            raise LinkLost(f"the connection broke: {error}") from error
+
+    def _write(self) -> None:
+        """Give the protocol's output to the connection."""
+        for data in self._protocol.data_to_send():
+            if data:
+                self._writer.write(data)
