@@ -146,7 +146,7 @@ class Acceptor:
         if pair is None:
             raise LinkRefused("the dialled node has no key yet", proof.NOT_EXPECTED)
         await proof.accept_proof(carrier, self._parts.node, claim, route, pair)
-        # Counted last, so that no stranger can use up the links of a node.
+        # Counted last, so that no unknown peer can use up the links of a node.
         if self._links.count(claim.node) >= MAX_LINKS_PER_NODE:
             raise LinkRefused("the node has as many links as it may have", "BUSY")
 

@@ -42,7 +42,7 @@ class Carrier:
         self._protocol = protocol
         self._messages: deque[bytes] = deque()
         self._parts: list[bytes] = []  # of a message that a proxy has split
-        self.last_heard = time.monotonic()  # when the last bytes arrived
+        self.last_received = time.monotonic()  # when the last bytes arrived
 
     @classmethod
     async def open(
@@ -125,7 +125,7 @@ class Carrier:
             raise LinkLost(f"the connection broke: {error}") from error
         if not data:
             raise LinkLost("the other end closed the connection")
-        self.last_heard = time.monotonic()
+        self.last_received = time.monotonic()
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Frame):

@@ -74,9 +74,9 @@ class Link:
         self._streams: dict[int, _Stream] = {}
 
     @property
-    def last_heard(self) -> float:
+    def last_received(self) -> float:
         """The time of the last sign of life of the other end, by the monotonic clock."""
-        return self._carrier.last_heard
+        return self._carrier.last_received
 
     async def run(self) -> None:
         """Carry streams until the connection ends. Raises `LinkLost`, `LinkFault`."""
@@ -215,7 +215,7 @@ class Link:
 
     def _is_silent(self) -> bool:
         """Return whether the other end has given no sign of life for too long."""
-        silence = time.monotonic() - self.last_heard
+        silence = time.monotonic() - self.last_received
         return silence > SILENCE_SECONDS
 
     async def _keep_alive(self) -> None:

@@ -156,7 +156,7 @@ class Links:
 
 def _is_recent(link: Link) -> bool:
     """Return whether a link has given a sign of life recently."""
-    return time.monotonic() - link.last_heard < _DOUBTFUL_SECONDS
+    return time.monotonic() - link.last_received < _DOUBTFUL_SECONDS
 
 
 def _state(origin: LinkOrigin) -> LinkState:

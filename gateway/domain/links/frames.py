@@ -52,7 +52,7 @@ def decode(message: bytes) -> Frame:
         number, stream = _HEAD.unpack_from(message)
         kind = Kind(number)
     except (struct.error, ValueError) as error:
-        raise LinkFault("a message is no frame of a link") from error
+        raise LinkFault("a message is not a valid frame of a link") from error
     content = message[_HEAD.size :]
     if kind is Kind.CREDIT:
         return Frame(kind, stream, credit=_read_credit(content))
