@@ -38,6 +38,12 @@ class Frame:
     credit: int = 0
 
 
+def require(is_met: bool, fault: str) -> None:
+    """Raise `LinkFault` with a text if a rule of the protocol is not met."""
+    if not is_met:
+        raise LinkFault(fault)
+
+
 def encode(frame: Frame) -> bytes:
     """Return the message with a frame."""
     head = _HEAD.pack(frame.kind, frame.stream)
@@ -59,22 +65,18 @@ def decode(message: bytes) -> Frame:
     if kind is Kind.DATA:
         _check_size(content)
         return Frame(kind, stream, content)
-    if content:
-        raise LinkFault("a frame other than DATA has content")
+    require(not content, "a frame other than DATA has content")
     return Frame(kind, stream)
 
 
 def _read_credit(content: bytes) -> int:
     """Return the bytes that a frame CREDIT grants. Raises `LinkFault`."""
-    if len(content) != _CREDIT.size:
-        raise LinkFault("a frame CREDIT has no number")
+    require(len(content) == _CREDIT.size, "a frame CREDIT has no number")
     (credit,) = _CREDIT.unpack(content)
     return int(credit)
 
 
 def _check_size(content: bytes) -> None:
     """Raise `LinkFault` for a frame DATA without content, or with too much."""
-    if not content:
-        raise LinkFault("a frame DATA is empty")
-    if len(content) > MAX_DATA:
-        raise LinkFault("a frame has too many bytes")
+    require(content != b"", "a frame DATA is empty")
+    require(len(content) <= MAX_DATA, "a frame has too many bytes")

@@ -8,7 +8,7 @@ well, while a stream that nobody reads holds little memory.
 
 from dataclasses import dataclass
 
-from gateway.domain.links.frames import MAX_DATA, Frame, Kind, LinkFault
+from gateway.domain.links.frames import MAX_DATA, Frame, Kind, require
 
 FIRST_WINDOW = 128 * 1024  # bytes that a stream may have under way at its beginning
 MAX_WINDOW = 4 * 1024 * 1024  # bytes; fills 100 Mbit/s over a round trip of 300 ms
@@ -186,34 +186,31 @@ class Multiplexer:
 
     def _receive_open(self, number: int) -> list[LinkEvent]:
         """Begin a stream of the other end. Raises `LinkFault` for a wrong number."""
-        if number != self._expected:
-            raise LinkFault("a stream with another number than the next one is opened")
-        if self._opened_by(number) >= MAX_STREAMS:
-            raise LinkFault("there are too many streams")
+        is_next = number == self._expected
+        require(is_next, "a stream with another number than the next one is opened")
+        has_place = self._opened_by(number) < MAX_STREAMS
+        require(has_place, "there are too many streams")
         self._expected += 2
         self._streams[number] = _Stream()
         return [Opened(number)]
 
     def _receive_data(self, stream: _Stream, frame: Frame) -> list[LinkEvent]:
         """Count received bytes. Raises `LinkFault` for more than was granted."""
-        if stream.has_received_end:
-            raise LinkFault("a stream goes on after its end")
-        if len(frame.data) > stream.granted:
-            raise LinkFault("a stream has more bytes than were granted")
+        require(not stream.has_received_end, "a stream goes on after its end")
+        is_granted = len(frame.data) <= stream.granted
+        require(is_granted, "a stream has more bytes than were granted")
         stream.granted -= len(frame.data)
         return [Received(frame.stream, frame.data)]
 
     def _receive_credit(self, stream: _Stream, frame: Frame) -> list[LinkEvent]:
         """Add a grant. Raises `LinkFault` for one that no window has."""
         stream.room += frame.credit
-        if stream.room > MAX_WINDOW:
-            raise LinkFault("a stream is granted more than its window")
+        require(stream.room <= MAX_WINDOW, "a stream is granted more than its window")
         return [Credited(frame.stream)]
 
     def _receive_end(self, stream: _Stream, number: int) -> list[LinkEvent]:
         """End the other end's direction. Raises `LinkFault` for a second end."""
-        if stream.has_received_end:
-            raise LinkFault("a stream ends twice")
+        require(not stream.has_received_end, "a stream ends twice")
         stream.has_received_end = True
         self._forget_if_ended(number)
         return [Ended(number)]
@@ -226,8 +223,8 @@ class Multiplexer:
         """Raise `LinkFault` for a stream that neither end has opened."""
         is_of_other_end = number % 2 == self._expected % 2
         first_unused = self._expected if is_of_other_end else self._next
-        if not 0 < number < first_unused:
-            raise LinkFault("a frame is of a stream that was never opened")
+        was_open = 0 < number < first_unused
+        require(was_open, "a frame is of a stream that was never opened")
 
     def _forget_if_ended(self, number: int) -> None:
         """Forget a stream that has ended in both directions."""
