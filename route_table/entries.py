@@ -368,12 +368,9 @@ def _check_control_sealing(entry: Entry) -> None:
 
 def _check_link(entry: Entry) -> None:
     """Report a link without keys, by which both nodes prove their identities when it is opened."""
-    if "via" in entry.values:
-        rule = "belongs to the entry of the node that via names"
-        entry.refuse_present(["dial"], rule)
-    for key in ("dial", "reached"):
-        if key in entry.values:
-            entry.require("keys", f"is missing beside {key}: accept the node's invitation")
+    has_link = not entry.values.keys().isdisjoint(("dial", "reached"))
+    if has_link:
+        entry.require("keys", "is missing beside dial or reached: accept the node's invitation")
 
 
 def _check_fate_partner(entry: Entry) -> None:
@@ -456,7 +453,7 @@ def _read_address(node: str, entry: Entry) -> str:
         return link_url(node)
     if "via" in entry.values:
         rule = "must not be given with via: a node is reached directly or through another"
-        entry.refuse_present(("url", *ADDRESS_KEYS, "transport"), rule)
+        entry.refuse_present(("url", *ADDRESS_KEYS, "transport", "dial"), rule)
         return ""
     if "url" in entry.values:
         entry.refuse_present(ADDRESS_KEYS, "must not be given with url, which has it all")

@@ -29,13 +29,17 @@ def test_a_node_behind_one_that_dials_in_has_the_url_of_its_links():
 
 # Name -> keys of the entry, the key with the problem, the beginning of its rule.
 MISTAKES = {
-    "a link without keys": ("reached: by-link", "keys", "is missing beside reached"),
-    "dialling without keys": ("url: http://a:1, dial: out", "keys", "is missing beside dial"),
+    "a link without keys": ("reached: by-link", "keys", "is missing beside dial or"),
+    "dialling without keys": ("url: http://a:1, dial: out", "keys", "is missing beside dial or"),
     "a link and an address": (f"reached: by-link, url: http://a:1, keys: {KEY}", "url", "must not"),
     "a link and a next hop": (f"reached: by-link, via: B, keys: {KEY}", "via", "must not"),
     "both directions": (f"reached: by-link, dial: out, keys: {KEY}", "dial", "must not"),
     "a link and an authority": (f"reached: by-link, ca: a.pem, keys: {KEY}", "ca", "has no use"),
-    "dialling through another": (f"via: B, dial: out, keys: {KEY}", "dial", "belongs to the entry"),
+    "dialling through another": (
+        f"via: B, dial: out, keys: {KEY}",
+        "dial",
+        "must not be given with via",
+    ),
     "another direction": (f"url: http://a:1, dial: in, keys: {KEY}", "dial", "must be one of out"),
 }
 
