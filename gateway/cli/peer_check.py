@@ -155,7 +155,8 @@ def check(
     check creates there are stopped at its end. Exit code 1: something that the standard demands
     does not hold.
     """
-    from gateway.conformance.platforms.clauses import STANDARDS, selected
+    from gateway.conformance.platforms.clauses import selected
+    from gateway.conformance.platforms.standards import STANDARDS
 
     if verify is not None:
         yield from _verify(verify)
@@ -194,6 +195,7 @@ def check(
         _check_folder(option, file)
     trial_options = _trial_options(component_name, timeout, containers)
     with _opened_trial(target, identity, pair, way_back, containers, rate, trial_options) as trial:
+        trial.standard = STANDARDS[standard]
         _check_that_the_node_knows_us(trial, _route_entry(identity, way_back, pair))
         result = _run(trial, clauses)
     subject = _subject(target, standard, identity)

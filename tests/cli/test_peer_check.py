@@ -58,7 +58,7 @@ def test_a_report_is_written_and_verified(site, tmp_path):
     report, page = tmp_path / "report.json", tmp_path / "report.html"
     result = check(*target(site), *QUICK, "--report", str(report), "--html", str(page))
     assert result.exit_code == 0, result.output
-    assert "4 holds, 0 deviates, 0 fails" in result.output
+    assert "5 holds, 0 deviates, 0 fails" in result.output
 
     payload = json.loads(base64.b64decode(json.loads(report.read_text())["payload"]))
     package = files("gateway.conformance.platforms")

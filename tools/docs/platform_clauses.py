@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
-from gateway.conformance.platforms.clauses import Clause, clauses
+from gateway.conformance.platforms.clauses import Clause, clauses, selected
 from gateway.conformance.platforms.findings import Verdict
+from gateway.conformance.platforms.standards import STANDARDS
 from tools.docs import code, table
 
 # The report of a live FATE-Flow, which the tests compare with a new one.
@@ -43,7 +44,29 @@ def _introduction(language: str) -> str:
     text = file.read_text(encoding="utf-8").rstrip()
     recorded = json.loads(_RECORDED.read_text(encoding="utf-8"))["counts"]
     ours = {str(Verdict.HOLDS): len(clauses())}
-    return text.replace("{ours}", _counts(ours)).replace("{fate}", _counts(recorded))
+    values = {
+        "{ours}": _counts(ours),
+        "{fate}": _counts(recorded),
+        "{standards}": _standards(),
+    }
+    for placeholder, value in values.items():
+        text = text.replace(placeholder, value)
+    return text
+
+
+def _standards() -> str:
+    """Return the lines of the table of versions."""
+    lines = []
+    for version, standard in STANDARDS.items():
+        cells = (
+            version,
+            str(len(selected([], version))),
+            str(standard.success_code),
+            ", ".join(standard.status_methods),
+            code(f"{standard.session_prefix}<job_id>"),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _counts(by_verdict: Mapping[str, int]) -> str:

@@ -18,10 +18,13 @@ from gateway.conformance.platforms.scenarios import (  # noqa: F401  modules reg
     SCENARIOS,
     common,
     containers,
+    disturbances,
     identity,
+    leaks,
     management,
     participant,
     scheduling,
+    submission,
     transport,
 )
 from gateway.conformance.platforms.trial import Trial

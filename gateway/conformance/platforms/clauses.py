@@ -8,8 +8,7 @@ from importlib.resources import files
 
 import yaml
 
-STANDARDS = ("1.0", "1.1", "1.2.0")  # versions of the standard, the oldest first
-LATEST = STANDARDS[-1]
+from gateway.conformance.platforms.standards import LATEST, STANDARDS
 
 
 class Level(StrEnum):
@@ -51,7 +50,8 @@ class Clause:
 
     def applies_to(self, standard: str) -> bool:
         """Return whether a version of the standard has this clause."""
-        return STANDARDS.index(self.since) <= STANDARDS.index(standard)
+        versions = list(STANDARDS)
+        return versions.index(self.since) <= versions.index(standard)
 
 
 @cache

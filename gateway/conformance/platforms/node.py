@@ -70,8 +70,8 @@ class CheckedNode:
     ) -> Answer:
         """Send a JSON body to a path of the control or management layer and read the response.
 
-        ``extra_headers`` replace headers, with underscores for hyphens. Raises `CannotTry` if the
-        node does not serve the path.
+        ``extra_headers`` replace headers, with underscores for hyphens; "" removes one. Raises
+        `CannotTry` if the node does not serve the path.
         """
         content = b""
         if body is not None:
@@ -105,6 +105,27 @@ class CheckedNode:
             )
         )
 
+    def ask_late(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        age: int,
+    ) -> Answer:
+        """Send a request that was signed ``age`` seconds ago."""
+        content = json.dumps(body).encode()
+        request = self._http.build_request("POST", self.url + path)
+        sent_headers = self._headers(request, content, int(time.time()) - age)
+        return read_answer(
+            self.repeat(
+                httpx.Request(
+                    "POST",
+                    request.url,
+                    headers=sent_headers,
+                    content=content,
+                )
+            )
+        )
+
     def send(
         self,
         method: str,
@@ -115,7 +136,7 @@ class CheckedNode:
         changes: Mapping[str, str] | None = None,
         seconds: float = REQUEST_SECONDS,
     ) -> Exchange:
-        """Send a request with any content; ``changes`` replace headers.
+        """Send a request with any content; ``changes`` replace headers, an empty one removes it.
 
         A failure of the connection is part of the exchange, no error.
         """
@@ -125,7 +146,8 @@ class CheckedNode:
             content=content,
             params=dict(query or {}) or None,
         )
-        sent_headers = self._headers(request, content) | dict(changes or {})
+        all_headers = self._headers(request, content) | dict(changes or {})
+        sent_headers = {name: value for name, value in all_headers.items() if value}
         return self.repeat(
             httpx.Request(
                 method,
@@ -151,9 +173,18 @@ class CheckedNode:
         self.evidence.add(exchange)
         return exchange
 
-    def _headers(self, request: httpx.Request, content: bytes) -> dict[str, str]:
-        """Return the common headers of a request, signed if the check has a key."""
+    def _headers(
+        self,
+        request: httpx.Request,
+        content: bytes,
+        at: int | None = None,
+    ) -> dict[str, str]:
+        """Return the common headers of a request, signed if the check has a key.
+
+        ``at``: the time of the signature in seconds since 1970; None is now.
+        """
         nonce = str(uuid4())
+        signed_at = int(time.time()) if at is None else at
         common = {
             "content-type": _JSON,
             "x-source-node-id": self.identity.node_id,
@@ -161,7 +192,7 @@ class CheckedNode:
             "x-target-node-id": self.node_id,
             "x-nonce": nonce,
             "x-trace-id": uuid4().hex,
-            "x-timestamp": str(int(time.time() * 1000)),
+            "x-timestamp": str(signed_at * 1000),
             "x-csrf-protection": "1",
         }
         if self.identity.key is None:
@@ -178,7 +209,7 @@ class CheckedNode:
             self.identity.key,
             message,
             nonce,
-            int(time.time()),
+            signed_at,
         )
         return common | headers(message, signature)
 

@@ -14,6 +14,7 @@ from gateway.conformance.platforms.containers import Container, receive_token, t
 from gateway.conformance.platforms.findings import Broken, CannotTry, Evidence
 from gateway.conformance.platforms.node import CheckedNode
 from gateway.conformance.platforms.partner import Partner
+from gateway.conformance.platforms.standards import LATEST, STANDARDS
 from gateway.conformance.platforms.transport_answers import (
     LEGACY_SUCCESS,
     read_transport_answer,
@@ -34,6 +35,7 @@ TASK_STATES = ("PENDING", "READY", "RUNNING", "SUCCESS", "FAILED")  # control la
 ENDED = ("SUCCESS", "FAILED")
 _POLL_PAUSE = 0.2  # seconds between two polls of a task
 TASK = "probe_1"  # name of the task of most sample jobs
+UNKNOWN_NODE = "JG9999999999999999"  # a node without a route at the checked node
 NODE_ROLE = "guest"  # the role of the checked node in sample jobs
 
 
@@ -94,6 +96,8 @@ class Trial:
         self.node = node
         self.evidence = evidence
         self.options = options
+        # The version by which the node is judged.
+        self.standard = STANDARDS[LATEST]
         self._partner = partner
         self._transport = transport
         self.created: list[str] = []  # jobs that the node accepted as a party

@@ -13,6 +13,9 @@ from structlog.testing import capture_logs
 
 from adapter.bfia.channel.codec import PUSH, SUCCESS
 from engines.base import LaunchSpec
+from gateway.bootstrap.parts import Pace
+from gateway.conformance.platforms.check import SCENARIOS
+from gateway.conformance.platforms.clauses import Clause
 from gateway.conformance.platforms.containers import TOKEN_TOPIC
 from gateway.conformance.platforms.findings import Evidence
 from gateway.conformance.platforms.node import CheckedNode, Identity
@@ -26,7 +29,8 @@ from tests.registry.builders import a_description, a_request
 CHECK = "JG0000000000000777"  # the id of the check's own node
 IMAGE = "acme:1.0.0"
 PROBE = ComponentName("acme", "Probe", "1.0.0")
-_PATIENCE = 30.0  # seconds for one step; a busy machine needs some
+_PACE = Pace(longest_retry=1.0)  # ten refused polls end a job after seconds
+_TIMEOUT = 30.0  # seconds for one step; a busy machine needs some
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,47 @@ class Site:
 
     node: Node
     trial: Trial
+
+
+def is_about_containers(clause: Clause) -> bool:
+    """Return whether a clause needs the node's address for containers (`test_containers`)."""
+    return SCENARIOS[clause.id].__module__.endswith(".containers")
+
+
+def probe_registration() -> dict[str, Any]:
+    """Return the registration of the component for the check."""
+    probe = a_description(
+        "Probe",
+        inputParam=[],
+        inputData=[],
+        outputData=[],
+    )
+    return a_request(probe)
+
+
+@contextmanager
+def probing_node(
+    home: Path,
+    key: KeyPair | None = None,
+    **listen: Any,
+) -> Iterator[Node]:
+    """Serve a node with the component for the check, and with a key if the check has one.
+
+    ``listen``: the settings of listeners other than the usual ones.
+    """
+    if key is not None:
+        Keyring(home / "state").make("ed25519")
+    any_port = {"bind": "127.0.0.1:0"}
+    listeners = dict.fromkeys(("peer", "container", "operator"), any_port) | listen
+    make_engine = MemoryEngine.making({IMAGE: Script(body=tell_token)})
+    # A node logs each bad request of the check, which says nothing about a test.
+    with (
+        capture_logs(),
+        running(home, make_engine=make_engine, pace=_PACE, listen=listeners) as node,
+    ):
+        response = node.post("/v2/provider/register", probe_registration())
+        assert response.json()["code"] == 0, response.text
+        yield node
 
 
 @contextmanager
@@ -47,19 +92,12 @@ def checked_node(
 
     With ``key`` the check signs its requests and responses, and the node has a key, too.
     """
-    if key is not None:
-        Keyring(home / "state").make("ed25519")
-    make_engine = MemoryEngine.making({IMAGE: Script(body=tell_token)})
     evidence = Evidence()
     partner = Partner(("127.0.0.1", 0), evidence, key)
-    # A node logs each bad request of the check, which says nothing about a test.
-    with capture_logs(), running(home, make_engine=make_engine) as node:
+    with probing_node(home, key) as node:
         entry = {"url": f"http://127.0.0.1:{partner.port}", **route}
         Path(str(node.settings.route_table.file)).write_text(yaml.safe_dump({CHECK: entry}))
         node.routes.reload()
-        probe = a_description("Probe", inputParam=[], inputData=[], outputData=[])
-        response = node.post("/v2/provider/register", a_request(probe))
-        assert response.json()["code"] == 0, response.text
         client = CheckedNode(
             node.addresses()["peer"],
             node.settings.node.id,
@@ -78,7 +116,7 @@ def checked_node(
             client,
             partner,
             evidence,
-            TrialOptions(PROBE, _PATIENCE),
+            TrialOptions(PROBE, _TIMEOUT),
             transport,
         )
         try:

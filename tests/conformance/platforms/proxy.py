@@ -2,10 +2,11 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from typing import Any
 
 import httpx
@@ -123,17 +124,33 @@ class Proxy:
 
     def forward(self, request: Request) -> Response:
         """Send a request to the target."""
+        return self.forward_to(self.target, request)
+
+    def forward_to(self, target: str, request: Request) -> Response:
+        """Send a request to an address."""
         headers = dict(request.headers)
         for name in ("host", "content-length", "connection"):
             headers.pop(name, None)
         response = self._http.request(
             request.method,
-            self.target + request.target,
+            target + request.target,
             content=request.content,
             headers=headers,
         )
         content_type = response.headers.get("content-type", "application/json")
         return Response(response.status_code, response.content, content_type)
+
+
+class AlternatingProxy(Proxy):
+    """Passes each request to the next of some addresses, in turn."""
+
+    def __init__(self, targets: Sequence[str]) -> None:
+        super().__init__(targets[0])
+        self._turns = cycle(targets)
+
+    def forward(self, request: Request) -> Response:
+        """Send a request to the address whose turn it is."""
+        return self.forward_to(next(self._turns), request)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,12 +1,15 @@
 """The clauses by which platforms are judged are complete, and can be selected."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from gateway.conformance.platforms.check import SCENARIOS
-from gateway.conformance.platforms.clauses import STANDARDS, Clause, clauses, selected
+from gateway.conformance.platforms.clauses import Clause, clauses, selected
+from gateway.conformance.platforms.standards import STANDARDS
 
+ROOT = Path(__file__).parents[3]
 CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
@@ -40,3 +43,12 @@ def test_an_earlier_version_of_the_standard_has_fewer_clauses():
     counts = [len(selected([], standard)) for standard in STANDARDS]
     assert counts == sorted(counts)
     assert counts[0] < counts[-1] == len(clauses())
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_files_of_a_new_version_exist(language: str):
+    page = (ROOT / "tools/docs" / f"platform_conformance.{language}.md").read_text(encoding="utf-8")
+    _, _, files = page.rpartition("|---|---|\n")
+    names = re.findall(r"^\| `([^`]+)` \|", files, re.MULTILINE)
+    assert len(names) == 5
+    assert all((ROOT / name).exists() for name in names)

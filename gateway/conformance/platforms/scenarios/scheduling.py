@@ -1,172 +1,48 @@
 """Clauses about a node that schedules a job for the check (control layer 3)."""
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.conformance.platforms.answers import Answer
 from gateway.conformance.platforms.findings import (
     Broken,
     Finding,
-    assume,
     demand,
     demand_except,
     holds,
 )
-from gateway.conformance.platforms.partner import (
-    Partner,
-    Received,
-    Reply,
-    refusal,
-    success,
-)
+from gateway.conformance.platforms.partner import Received, Reply
 from gateway.conformance.platforms.scenarios import tries
 from gateway.conformance.platforms.scenarios.refusals import judge_stop_of_unknown_job
+from gateway.conformance.platforms.scheduled import (
+    FIRST,
+    QUIET,
+    SECOND,
+    Party,
+    assume_scheduled,
+    job_of_two_tasks,
+    refuse,
+    report_state,
+    report_until_taken,
+    schedule_job,
+    submit,
+    task_states,
+    wait_for_end,
+    wait_for_task_start,
+)
 from gateway.conformance.platforms.trial import (
     CREATE,
-    CREATE_ALL,
     POLL,
-    REPORT,
     START,
     START_TASK,
     STOP,
     STOP_ALL,
-    ComponentName,
     Trial,
     new_job_id,
-    task_of,
 )
 
-_QUIET = 3.0  # seconds without a forbidden request
-# A component for jobs that the node only schedules: it need not have it.
-_ANY_COMPONENT = ComponentName("conformance", "Probe", "1.0.0")
-_FIRST, _SECOND = "probe_1", "probe_2"
 # Milliseconds since 1970 of a time in this century; in seconds it would be below.
 _LEAST_MILLISECONDS = 10**12
 _TASK_COUNT = 2  # of the sample jobs
-_STATUS_PAUSE = 0.3  # seconds between two requests for a job's state
-_MOST_REPORTS = 4  # attempts to report a state
-_REPORT_PAUSE = 0.5  # seconds between them
-
-
-@dataclass
-class Party:
-    """The check as the only party of a job: the states it gives its tasks."""
-
-    partner: Partner
-    # By name of a task: the state that polls get; other tasks succeed immediately.
-    states: dict[str, str] = field(default_factory=dict)
-
-    def play(self) -> None:
-        """Answer the node's polls by the states; accept everything else."""
-        self.partner.reset()
-        self.partner.answer(POLL, self._poll)
-
-    def _poll(self, request: Received) -> Reply:
-        """Answer a poll."""
-        task_id = str(request.body.get("task_id"))
-        starts = self.partner.matching(START_TASK, task_id=task_id)
-        if not starts:
-            return refusal("no such task", 404)
-        name = str(starts[0].body.get("task_name"))
-        return success(status=self.states.get(name, "SUCCESS"))
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """A job that the node was asked to schedule."""
-
-    body: Mapping[str, Any]
-    response: Answer
-
-    @property
-    def job_id(self) -> str:
-        """The job's id."""
-        return str(self.body["job_id"])
-
-
-def _chain(trial: Trial, sync_type: str = "poll", roles: int = 1) -> dict[str, Any]:
-    """Return a job of two tasks, one after the other, in which only the check takes part."""
-    component = trial.options.component or _ANY_COMPONENT
-    first = task_of(component, _FIRST)
-    first["output"] = [{"type": "dataset", "key": "data0"}]
-    second = task_of(component, _SECOND)
-    second["input"] = [{"type": "dataset", "key": f"{_FIRST}.data0"}]
-    parties = {"guest": [trial.me]}
-    if roles > 1:
-        parties["host"] = [trial.me]
-    parameters: dict[str, Any] = {_FIRST: {}, _SECOND: {}}
-    return {
-        "job_id": new_job_id(),
-        "flow_id": "",
-        "old_job_id": "",
-        "dag": {"version": "2.0", "components": [first, second]},
-        "config": {
-            "version": "2.0.0",
-            "initiator": {"role": "guest", "node_id": trial.me},
-            "role": parties,
-            "job_params": {"common": {"sync_type": sync_type}},
-            "task_params": {
-                "common": parameters,
-                **{role: {"0": parameters} for role in parties},
-            },
-        },
-    }
-
-
-def _submit(trial: Trial, body: Mapping[str, Any]) -> Submitted:
-    """Ask the node to schedule a job."""
-    response = trial.node.ask(CREATE_ALL, body, seconds=trial.options.timeout)
-    if response.succeeded:
-        trial.scheduled.append(str(body["job_id"]))
-    return Submitted(body, response)
-
-
-def _scheduled(
-    trial: Trial,
-    states: dict[str, str] | None = None,
-    **job: Any,
-) -> tuple[Party, Submitted]:
-    """Have the node schedule a job; return the played party and the job.
-
-    Raises `CannotTry` if the node refuses.
-    """
-    party = Party(trial.partner, states or {})
-    party.play()
-    submitted = _submit(trial, _chain(trial, **job))
-    _assume_scheduled(submitted)
-    return party, submitted
-
-
-def _assume_scheduled(job: Submitted) -> None:
-    """Raise `CannotTry` if the node has refused to schedule a job."""
-    assume(job.response.succeeded, f"the node schedules no job: {job.response.summary}")
-
-
-def _task_start(trial: Trial, job: Submitted, name: str) -> Received:
-    """Wait for the first start of a task. Raises `Broken` if none comes."""
-    starts = trial.partner.wait_for(
-        START_TASK,
-        trial.options.timeout,
-        job_id=job.job_id,
-        task_name=name,
-    )
-    demand(bool(starts), f"no task/start of {name} within {trial.options.timeout:g} s")
-    return starts[0]
-
-
-def _wait_for_end(trial: Trial, job: Submitted) -> Answer:
-    """Wait until a scheduled job is FINISHED. Raises `Broken` if it does not get there."""
-    deadline = time.monotonic() + trial.options.timeout
-    while time.monotonic() < deadline:
-        response = trial.job_status(job.job_id)
-        if response.value("job_status") == "FINISHED":
-            return response
-        time.sleep(_STATUS_PAUSE)
-    state = response.value("job_status")
-    raise Broken(f"the job is {state or response.summary} after {trial.options.timeout:g} s")
-
 
 # ---------------------------------------------------------------- creation
 
@@ -174,7 +50,7 @@ def _wait_for_end(trial: Trial, job: Submitted) -> Answer:
 @tries("C-3.1-create")
 def passes_the_job_on(trial: Trial) -> Finding:
     """The creation at the party has the job that was submitted."""
-    _, job = _scheduled(trial)
+    _, job = schedule_job(trial)
     creations = trial.partner.wait_for(
         CREATE,
         trial.options.timeout,
@@ -203,8 +79,8 @@ def _lacks_parts(value: Any, submitted: Any) -> bool:
 @tries("C-3.1-once")
 def creates_once_at_each_node(trial: Trial) -> Finding:
     """A node with two roles gets one creation."""
-    _, job = _scheduled(trial, roles=2)
-    _task_start(trial, job, _FIRST)
+    _, job = schedule_job(trial, roles=2)
+    wait_for_task_start(trial, job, FIRST)
     count = len(
         trial.partner.matching(
             CREATE,
@@ -220,27 +96,22 @@ def refuses_if_a_party_refuses(trial: Trial) -> Finding:
     """A party refuses the creation."""
     partner = trial.partner
     Party(partner).play()
-    partner.answer(CREATE, _refuse)
-    job = _submit(trial, _chain(trial))
+    partner.answer(CREATE, refuse)
+    job = submit(trial, job_of_two_tasks(trial))
     demand(not job.response.succeeded, "create_all is a success although the only party refuses")
     demand_except("fate", not job.response.crashed, job.response.crashed)
-    starts = partner.wait_for(START, _QUIET, job_id=job.job_id)
+    starts = partner.wait_for(START, QUIET, job_id=job.job_id)
     demand_except("fate", not starts, "job/start comes after the party has refused")
     state = trial.job_status(job.job_id).value("job_status")
     demand_except("fate", state != "RUNNING", "the refused job is RUNNING")
     return holds(f"refused: {job.response.summary}")
 
 
-def _refuse(_: Received) -> Reply:
-    """Refuse a request."""
-    return refusal("the check refuses this", 403)
-
-
 @tries("C-2.2-headers")
 def sends_the_common_headers(trial: Trial) -> Finding:
     """The headers of the node's requests."""
-    _, job = _scheduled(trial)
-    headers = _task_start(trial, job, _FIRST).headers
+    _, job = schedule_job(trial)
+    headers = wait_for_task_start(trial, job, FIRST).headers
     names = ("x-source-node-id", "x-nonce", "x-timestamp", "x-trace-id")
     missing = [name for name in names if not headers.get(name)]
     absent = f"absent: {', '.join(missing)}"
@@ -262,8 +133,8 @@ def sends_the_common_headers(trial: Trial) -> Finding:
 @tries("C-3.4-fields")
 def starts_tasks_by_three_fields(trial: Trial) -> Finding:
     """The start of a task at the party, after that of the job."""
-    _, job = _scheduled(trial)
-    start = _task_start(trial, job, _FIRST)
+    _, job = schedule_job(trial)
+    start = wait_for_task_start(trial, job, FIRST)
     missing = [name for name in ("task_id", "job_id", "task_name") if not start.body.get(name)]
     demand(not missing, f"task/start lacks {', '.join(missing)}")
     job_starts = trial.partner.matching(
@@ -278,25 +149,25 @@ def starts_tasks_by_three_fields(trial: Trial) -> Finding:
 @tries("C-3.4-order")
 def starts_tasks_after_their_inputs(trial: Trial) -> Finding:
     """The second task of a chain, while the first one runs and after it."""
-    party, job = _scheduled(trial, {_FIRST: "RUNNING"})
-    _task_start(trial, job, _FIRST)
+    party, job = schedule_job(trial, {FIRST: "RUNNING"})
+    wait_for_task_start(trial, job, FIRST)
     early = trial.partner.wait_for(
         START_TASK,
-        _QUIET,
+        QUIET,
         job_id=job.job_id,
-        task_name=_SECOND,
+        task_name=SECOND,
     )
     demand(not early, "a task starts while its input is still being made")
-    party.states[_FIRST] = "SUCCESS"
-    _task_start(trial, job, _SECOND)
+    party.states[FIRST] = "SUCCESS"
+    wait_for_task_start(trial, job, SECOND)
     return holds("a task starts after the task that makes its input is SUCCESS")
 
 
 @tries("C-3.8-polls")
 def polls_running_tasks(trial: Trial) -> Finding:
     """The polls of a running task."""
-    _, job = _scheduled(trial, {_FIRST: "RUNNING"})
-    task_id = str(_task_start(trial, job, _FIRST).body.get("task_id"))
+    _, job = schedule_job(trial, {FIRST: "RUNNING"})
+    task_id = str(wait_for_task_start(trial, job, FIRST).body.get("task_id"))
     timeout = trial.options.timeout
     polls = trial.partner.wait_for(
         POLL,
@@ -312,8 +183,8 @@ def polls_running_tasks(trial: Trial) -> Finding:
 @tries("C-3.8-end-of-job")
 def ends_a_job_that_succeeds(trial: Trial) -> Finding:
     """The end of a job whose tasks succeed."""
-    _, job = _scheduled(trial)
-    states = _task_states(_wait_for_end(trial, job))
+    _, job = schedule_job(trial)
+    states = task_states(wait_for_end(trial, job))
     text = f"status_all of a job with two tasks has {len(states)} states"
     demand(len(states) == _TASK_COUNT, text)
     text = f"the job is FINISHED with the states {', '.join(states)}"
@@ -324,8 +195,8 @@ def ends_a_job_that_succeeds(trial: Trial) -> Finding:
 @tries("C-3.6-failure")
 def stops_a_job_that_fails(trial: Trial) -> Finding:
     """A task fails at the party."""
-    _, job = _scheduled(trial, {_FIRST: "FAILED"})
-    _task_start(trial, job, _FIRST)
+    _, job = schedule_job(trial, {FIRST: "FAILED"})
+    wait_for_task_start(trial, job, FIRST)
     timeout = trial.options.timeout
     stops = trial.partner.wait_for(
         STOP,
@@ -336,10 +207,10 @@ def stops_a_job_that_fails(trial: Trial) -> Finding:
     starts = trial.partner.matching(
         START_TASK,
         job_id=job.job_id,
-        task_name=_SECOND,
+        task_name=SECOND,
     )
     demand(not starts, "a task starts although the task that makes its input FAILED")
-    _wait_for_end(trial, job)
+    wait_for_end(trial, job)
     return holds("job/stop comes, no further task starts, the job is FINISHED")
 
 
@@ -347,10 +218,10 @@ def stops_a_job_that_fails(trial: Trial) -> Finding:
 def ends_a_job_with_a_refused_task(trial: Trial) -> Finding:
     """The party refuses to start a task."""
     Party(trial.partner).play()
-    trial.partner.answer(START_TASK, _refuse)
-    job = _submit(trial, _chain(trial))
-    _assume_scheduled(job)
-    states = _task_states(_wait_for_end(trial, job))
+    trial.partner.answer(START_TASK, refuse)
+    job = submit(trial, job_of_two_tasks(trial))
+    assume_scheduled(job)
+    states = task_states(wait_for_end(trial, job))
     text = f"FINISHED with the states {', '.join(states)}"
     demand_except("fate", "FAILED" in states, text)
     return holds("the job is FINISHED with a FAILED task")
@@ -360,16 +231,16 @@ def ends_a_job_with_a_refused_task(trial: Trial) -> Finding:
 def survives_a_lost_response(trial: Trial) -> Finding:
     """The party closes the connection once instead of answering a task's start."""
     Party(trial.partner).play()
-    body = _chain(trial)
+    body = job_of_two_tasks(trial)
     trial.partner.answer(START_TASK, _HangsUpOnce(body["job_id"]))
-    job = _submit(trial, body)
-    _assume_scheduled(job)
-    _task_start(trial, job, _FIRST)
-    _wait_for_end(trial, job)
+    job = submit(trial, body)
+    assume_scheduled(job)
+    wait_for_task_start(trial, job, FIRST)
+    wait_for_end(trial, job)
     starts = trial.partner.matching(
         START_TASK,
         job_id=job.job_id,
-        task_name=_FIRST,
+        task_name=FIRST,
     )
     ids = {str(start.body.get("task_id")) for start in starts}
     text = f"after a lost response the task is started as {len(ids)} different tasks"
@@ -377,7 +248,7 @@ def survives_a_lost_response(trial: Trial) -> Finding:
     next_starts = trial.partner.matching(
         START_TASK,
         job_id=job.job_id,
-        task_name=_SECOND,
+        task_name=SECOND,
     )
     demand(bool(next_starts), "one lost response ends the job")
     return holds(f"one task id in {len(starts)} task/start; the job goes on")
@@ -401,12 +272,12 @@ class _HangsUpOnce:
 @tries("C-3.9-takes-reports")
 def takes_reports(trial: Trial) -> Finding:
     """A job with ``sync_type: callback``: the party reports, and the job ends."""
-    _, job = _scheduled(trial, {_FIRST: "RUNNING", _SECOND: "RUNNING"}, sync_type="callback")
-    for name in (_FIRST, _SECOND):
-        response = _report_until_taken(trial, _task_start(trial, job, name))
+    _, job = schedule_job(trial, {FIRST: "RUNNING", SECOND: "RUNNING"}, sync_type="callback")
+    for name in (FIRST, SECOND):
+        response = report_until_taken(trial, wait_for_task_start(trial, job, name))
         demand(response.succeeded, f"task/callback is refused: {response.summary}")
     try:
-        _wait_for_end(trial, job)
+        wait_for_end(trial, job)
     except Broken as broken:
         demand_except("fate", False, f"the reports are accepted, but {broken}")
     return holds("reports are accepted, and the job ends by them")
@@ -415,41 +286,14 @@ def takes_reports(trial: Trial) -> Finding:
 @tries("C-3.9-late")
 def ignores_late_reports(trial: Trial) -> Finding:
     """A report that a task FAILED, after the job has ended well."""
-    _, job = _scheduled(trial)
-    start = _task_start(trial, job, _FIRST)
-    before = _wait_for_end(trial, job).value("status")
-    response = _report(trial, start, "FAILED")
+    _, job = schedule_job(trial)
+    start = wait_for_task_start(trial, job, FIRST)
+    before = wait_for_end(trial, job).value("status")
+    response = report_state(trial, start, "FAILED")
     demand(not response.crashed, f"a late report: {response.crashed}")
     after = trial.job_status(job.job_id).value("status")
     demand(after == before, f"a late report changes the states of an ended job to {after}")
     return holds(f"a late report changes nothing ({response.summary})")
-
-
-def _report_until_taken(trial: Trial, start: Received) -> Answer:
-    """Report a task's success, again if it is refused; return the last response.
-
-    A node may refuse a report that comes while it records the response to the task's start.
-    """
-    for _ in range(_MOST_REPORTS):
-        response = _report(trial, start, "SUCCESS")
-        if response.succeeded:
-            break
-        time.sleep(_REPORT_PAUSE)
-    return response
-
-
-def _report(trial: Trial, start: Received, state: str) -> Answer:
-    """Report the state of a started task."""
-    report = {"task_id": start.body.get("task_id"), "status": state, "role": "guest"}
-    return trial.node.ask(REPORT, report)
-
-
-def _task_states(response: Answer) -> list[str]:
-    """Return the states of a job's tasks in a response of ``status_all``, in order."""
-    states = response.value("status")
-    if not isinstance(states, Mapping):
-        return []
-    return sorted(str(state) for state in states.values())
 
 
 # ---------------------------------------------------------------- stop
@@ -458,8 +302,8 @@ def _task_states(response: Answer) -> list[str]:
 @tries("C-3.5-stop")
 def stops_a_scheduled_job(trial: Trial) -> Finding:
     """A party asks for the stop of a running job."""
-    _, job = _scheduled(trial, {_FIRST: "RUNNING"})
-    _task_start(trial, job, _FIRST)
+    _, job = schedule_job(trial, {FIRST: "RUNNING"})
+    wait_for_task_start(trial, job, FIRST)
     response = trial.node.ask(
         STOP_ALL,
         {"job_id": job.job_id},
@@ -471,7 +315,7 @@ def stops_a_scheduled_job(trial: Trial) -> Finding:
         job_id=job.job_id,
     )
     demand(bool(stops), "no job/stop comes after stop_all")
-    _wait_for_end(trial, job)
+    wait_for_end(trial, job)
     return holds("job/stop comes to the party, and the job is FINISHED")
 
 

@@ -1,6 +1,7 @@
 """Clauses about messages between the transports of two nodes (transport layer)."""
 
 import json
+import time
 from base64 import b64encode
 
 from adapter.bfia.channel.codec import INVOKE, NOT_FOUND, PUSH, SUCCESS, TRANSPORT
@@ -17,18 +18,20 @@ from gateway.conformance.platforms.findings import (
 )
 from gateway.conformance.platforms.scenarios import tries
 from gateway.conformance.platforms.transport_answers import (
+    assume_served,
     code_of,
     judge_delivery,
     judge_refusal,
     summary_of,
 )
-from gateway.conformance.platforms.trial import Trial
+from gateway.conformance.platforms.trial import STOP, UNKNOWN_NODE, Trial
 
 _JSON = "application/json"
 _PROTOBUF = "application/x-protobuf"
 _TOPIC = "conformance"
 _PAYLOAD = b"\x00conformance\xff"
-_UNKNOWN_NODE = "JG9999999999999999"
+_CLOSING_SECONDS = 10.0  # after its stop, in which a job may still take messages
+_CLOSING_PAUSE = 0.5  # seconds between two messages to it
 
 
 def _push_json() -> bytes:
@@ -57,7 +60,7 @@ def _inbound_protobuf() -> bytes:
 
 def _session(trial: Trial) -> str:
     """Return the session of a job that runs at the node. Raises `CannotTry`."""
-    return f"session_{trial.open_job}"
+    return f"{trial.standard.session_prefix}{trial.open_job}"
 
 
 def _send(
@@ -83,7 +86,7 @@ def _send(
         "POST",
         path,
         content,
-        changes={name: value for name, value in headers.items() if value},
+        changes=headers,
     )
 
 
@@ -130,11 +133,12 @@ def answers_in_the_form_of_the_request(trial: Trial) -> Finding:
     """The content type of responses."""
     for content, content_type in ((_push_json(), _JSON), (_push_protobuf(), _PROTOBUF)):
         exchange = _send(trial, content, content_type, **_pass_through())
+        assume_served(exchange)
         response_type = exchange.headers.get("content-type", "none").partition(";")[0]
-        text = f"messages in {content_type} are not stored: {summary_of(exchange)}"
-        assume(code_of(exchange) == SUCCESS, text)
         text = f"the response to a message in {content_type} is in {response_type}"
         demand(response_type == content_type, text)
+        text = f"messages in {content_type} are not stored: {summary_of(exchange)}"
+        assume(code_of(exchange) == SUCCESS, text)
     return holds("responses have the content type of their requests")
 
 
@@ -150,13 +154,51 @@ def refuses_messages_without_session(trial: Trial) -> Finding:
     return judge_refusal(exchange, "a message without a session")
 
 
+@tries("T-2.1-ended")
+def refuses_messages_of_ended_jobs(trial: Trial) -> Finding:
+    """A message of a session whose job was stopped."""
+    job_id = str(trial.started_job()["job_id"])
+    stopped = trial.node.ask(STOP, {"job_id": job_id})
+    assume(stopped.succeeded, f"the node does not stop a job: {stopped.summary}")
+    deadline = time.monotonic() + min(trial.options.timeout, _CLOSING_SECONDS)
+    exchange = _send_to(trial, job_id)
+    while code_of(exchange) == SUCCESS and time.monotonic() < deadline:
+        time.sleep(_CLOSING_PAUSE)
+        exchange = _send_to(trial, job_id)
+    return judge_refusal(exchange, "a message of an ended job")
+
+
+def _send_to(trial: Trial, job_id: str) -> Exchange:
+    """Send a message of a job's session."""
+    return _send(
+        trial,
+        _push_json(),
+        x_ptp_session_id=f"{trial.standard.session_prefix}{job_id}",
+        **_pass_through(),
+    )
+
+
+@tries("T-2.1-source")
+def refuses_messages_of_unknown_nodes(trial: Trial) -> Finding:
+    """A message in the name of a node that the checked node does not know."""
+    exchange = _send(
+        trial,
+        _push_json(),
+        x_ptp_source_node_id=UNKNOWN_NODE,
+        x_source_node_id=UNKNOWN_NODE,
+        x_node_id=UNKNOWN_NODE,
+        **_pass_through(),
+    )
+    return judge_refusal(exchange, "a message of an unknown node")
+
+
 @tries("T-2.1-target")
 def refuses_messages_for_unknown_nodes(trial: Trial) -> Finding:
     """A message for a node without a route."""
     exchange = _send(
         trial,
         _push_json(),
-        x_ptp_target_node_id=_UNKNOWN_NODE,
+        x_ptp_target_node_id=UNKNOWN_NODE,
         **_pass_through(),
     )
     return judge_refusal(exchange, "a message for an unknown node")

@@ -2,9 +2,9 @@
 
 The wheel leaves out ``fate_flow.adapter.bfia.utils``, which its BFIA adapter imports. This file has
 the names that the published code imports from there, written after their use in that code and
-after the standard: it runs inside FATE-Flow's server, with that server's libraries. What these
-names decide by themselves is no behaviour of FATE-Flow; `tests.conformance.platforms.fate_flow`
-lists the clauses that are not judged for this reason.
+after the standard. It runs inside FATE-Flow's server, with that server's libraries. Decisions of
+these names are no behaviour of FATE-Flow: `test_fate_flow` lists the clauses that it does not
+compare for this reason.
 """
 
 from typing import Any
@@ -57,7 +57,7 @@ class TaskStatus(BaseStatus):
     PENDING, READY, RUNNING, SUCCESS, FAILED = _TASK_STATES
 
     class StateTransitionRule(BaseStateTransitionRule):
-        """Which states follow a state."""
+        """The successors of each state."""
 
         RULES = _later_states(_TASK_STATES)
 
@@ -68,13 +68,13 @@ class JobStatus(BaseStatus):
     PENDING, READY, REJECTED, RUNNING, FINISHED = _JOB_STATES
 
     class StateTransitionRule(BaseStateTransitionRule):
-        """Which states follow a state."""
+        """The successors of each state."""
 
         RULES = _later_states(_JOB_STATES)
 
 
 class EndStatus(BaseStatus):
-    """The states in which a job or a task has ended."""
+    """The final states of jobs and tasks."""
 
     SUCCESS, FAILED, FINISHED = "SUCCESS", "FAILED", "FINISHED"
 
@@ -185,7 +185,7 @@ class DagSchemaSpec(BaseModel):
 
 
 class ArtifactAddress(BaseModel):
-    """Where a container finds or puts data."""
+    """The address of an input or an output."""
 
     name: str
     namespace: str
@@ -208,7 +208,7 @@ class Engine(BaseModel):
 
 
 class RuntimeConf(BaseModel):
-    """What a container runs, and on which data."""
+    """The component of a container, its parameters and its data."""
 
     name: str
     parameter: dict[str, Any] = {}
@@ -223,7 +223,7 @@ class RuntimeComponent(BaseModel):
 
 
 class LogPath(BaseModel):
-    """Where a container writes its log."""
+    """The folder of a container's log."""
 
     path: str
 

@@ -12,9 +12,9 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.conformance.platforms.clauses import LATEST
 from gateway.conformance.platforms.report import Subject, report_of
-from tests.conformance.platforms.fate_flow.checked import THEIRS, check_in_lanes, fate_flow_lanes
+from gateway.conformance.platforms.standards import LATEST
+from tests.conformance.platforms.fate_flow.checked import THEIRS, check_fate_flow, fate_flow_lanes
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "fate_flow_2.2.0.json"
 _UTILS = "python/fate_flow/adapter/bfia/utils"
@@ -31,7 +31,7 @@ def main() -> None:
             trials[0].me,
             datetime.now(UTC),
         )
-        report = report_of(subject, check_in_lanes(trials))
+        report = report_of(subject, check_fate_flow(trials))
     for clause in report["clauses"]:
         clause |= {"exchanges": [], "further_exchanges": 0}
     report["jobs"] = []

@@ -46,7 +46,7 @@ class BfiaSite(FateSite):
         self._utils = utils
 
     def install(self, grpc_port: int) -> None:
-        """Lay out the package, and add what the published adapter lacks."""
+        """Lay out the package, and add the missing modules."""
         super().install(grpc_port)
         python = self.home / "python"
         shutil.copy(_HERE / "docker_stand_in.py", python / "docker.py")
