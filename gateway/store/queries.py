@@ -225,12 +225,14 @@ def local_jobs_naming(
     texts: Iterable[str],
 ) -> list[str]:
     """Return the ids of jobs with a part here whose record contains one of the texts."""
-    c = schema.local_job.c
-    conditions = [c.state.contains(text, autoescape=True) for text in sorted(set(texts))]
-    if not conditions:
+    unique_texts = sorted(set(texts))
+    if not unique_texts:
         return []
-    query = select(c.job_id).where(or_(*conditions))
-    return store.values(query)
+    queries = []
+    for table in (schema.local_job, schema.run):  # a large record has its runs in their rows
+        conditions = [table.c.state.contains(text, autoescape=True) for text in unique_texts]
+        queries.append(select(table.c.job_id).where(or_(*conditions)))
+    return store.values(sa.union(*queries))
 
 
 def drop_job(

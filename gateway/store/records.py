@@ -7,26 +7,27 @@ the change again, which is safe as a change is a function without side effects.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy import and_, bindparam, func, or_, select
+from sqlalchemy import and_, bindparam, func, literal_column, null, or_, select, union_all
 
 from gateway.auth import adding_origin, with_origin
-from gateway.domain.job import Job, Task
+from gateway.domain.job import Job
 from gateway.domain.records import replace
-from gateway.domain.run import LocalJob, Run
+from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec
-from gateway.domain.states import Outcome, TaskStatus
+from gateway.domain.states import Outcome
 from gateway.errors import NotFound, Unreadable
 from gateway.store.database import Database, Prepared, repeat_on_conflict
 from gateway.store.job_words import words_of
+from gateway.store.part_rows import Rows, statements
 from gateway.store.schema import LONGEST_REASON
-from gateway.store.serialization import dumps, dumps_record, loads
+from gateway.store.serialization import dumps, dumps_record, dumps_without, loads
 from gateway.store.timeline import add_notes, log_notes
 
 # The states of active jobs. A query for "not finished" would read all the finished ones.
@@ -105,11 +106,11 @@ class Records(Generic[R]):
             "created_at": value.created_at.timestamp(),
             **columns,
         }
-        insert, _ = _statements(self._table)
+        insert, _ = statements(self._table)
         try:
             with self._database.write() as connection:
                 insert.run(connection, row)
-                self._rows.write(connection, None, value)
+                self._rows.write(connection, None, value, were_in_rows=False)
                 add_notes(
                     connection,
                     value.id,
@@ -128,7 +129,8 @@ class Records(Generic[R]):
                 notes=(),
             ),
             spec_size=len(row["spec"]),
-            state_size=len(row["state"]),
+            state_size=len(row["state"]) + self._rows.size_of(value),
+            parts_in_rows=self._rows.hold_parts_of(value),
             written=written,
         )
         self._cache.put(value.id, entry, drops)
@@ -310,24 +312,44 @@ class Records(Generic[R]):
         )
 
     def _load_statement(self) -> Prepared:
-        """Return the statement that selects a record by its id.
+        """Return the statement that selects a record by its id, and its tasks or runs in rows.
 
-        The texts are None if the stored version is the one in the parameters, the cached one.
+        The first row is the record's. Its texts are None if the stored version is the one in the
+        parameters, the cached one; then no further rows follow. One statement reads all of them, so
+        that they are of the same version.
         """
         c = self._table.c
         is_cached = and_(
             c.version == bindparam("version"),
             c.created_at == bindparam("created"),
         )
-        state = sa.case((is_cached, None), else_=c.state).label(c.state.name)
-        spec = sa.case((is_cached, None), else_=c.spec).label(c.spec.name)
-        query = select(
+        is_job = c.job_id == bindparam("job")
+        record = select(
             c.version,
             c.created_at,
-            state,
-            spec,
+            sa.case((is_cached, None), else_=c.state).label("state"),
+            sa.case((is_cached, None), else_=c.spec).label("spec"),
+            literal_column("-1").label("position"),
         )
-        return Prepared(query.where(c.job_id == bindparam("job")))
+        part = self._rows.table.c
+        cached = self._table.alias("cached")
+        version_is_cached = select(cached.c.job_id).where(
+            cached.c.job_id == bindparam("job"),
+            cached.c.version == bindparam("version"),
+            cached.c.created_at == bindparam("created"),
+        )
+        parts = select(
+            literal_column("0"),
+            literal_column("0"),
+            part.state,
+            null(),
+            part.position,
+        ).where(
+            part.job_id == bindparam("job"),
+            part.state.is_not(None),
+            ~version_is_cached.exists(),
+        )
+        return Prepared(union_all(record.where(is_job), parts).order_by("position"))
 
     # ------------------------------------------------------------ loading and saving
 
@@ -353,16 +375,18 @@ class Records(Generic[R]):
         drops = self._cache.drops  # before the read, see `RecordCache.put`
         if cached is not None and self._sole_writer:
             return cached
-        row = self._read_row(job_id, cached)
-        if row is None:
+        rows = self._read_rows(job_id, cached)
+        if not rows or rows[0].position >= 0:
             if cached is not None:
                 self._cache.drop(job_id)
             return None
+        row, *part_rows = rows
         if row.state is None and cached is not None:  # the cached version is the stored one
             return cached
+        part_texts = [part_row.state for part_row in part_rows]
         earlier = cached or before
         try:
-            value = self._parse(row, earlier)
+            value = self._parse(row, part_texts, earlier)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             text = f"the record of job {job_id} cannot be read ({type(error).__name__}: {error})"
             raise Unreadable(text) from error
@@ -371,26 +395,27 @@ class Records(Generic[R]):
             created_at=row.created_at,
             value=value,
             spec_size=len(row.spec),
-            state_size=len(row.state),
+            state_size=len(row.state) + self._rows.size_of(value),
+            parts_in_rows=bool(part_texts),
         )
         self._cache.put(job_id, entry, drops)
         return entry
 
-    def _read_row(
+    def _read_rows(
         self,
         job_id: str,
         cached: "CachedRecord[R] | None",
-    ) -> Any:
-        """Read a record's row; None if there is no such job.
+    ) -> list[Any]:
+        """Read a record's row, and those with its tasks or runs, if it has them in rows.
 
-        The row's texts are None if the stored version is the cached one.
+        Without a record of the job, the first row has a position of 0 or more, if there are rows.
         """
         version = None
         created = None
         if cached is not None:
             version = cached.version
             created = cached.created_at
-        return self._database.first(
+        return self._database.rows(
             self._load_query,
             job=job_id,
             version=version,
@@ -400,9 +425,10 @@ class Records(Generic[R]):
     def _parse(
         self,
         row: Any,
+        part_texts: Sequence[str],
         earlier: "CachedRecord[R] | None",
     ) -> R:
-        """Return the record of a row.
+        """Return the record of a row, with the tasks or runs that are stored in their own rows.
 
         The spec is taken from an earlier version of the record, unless that is one of another job
         with the same id.
@@ -411,10 +437,13 @@ class Records(Generic[R]):
             spec = earlier.value.spec
         else:
             spec = loads(JobSpec, row.spec)
+        elsewhere: dict[str, Any] = {"spec": spec}
+        if part_texts:
+            elsewhere[self._rows.field] = self._rows.load(part_texts)
         return loads(
             self._cls,
             row.state,
-            spec=spec,
+            **elsewhere,
         )
 
     def _save(
@@ -448,7 +477,12 @@ class Records(Generic[R]):
                 # Even with a sole writer, a person may have changed the row by hand.
                 self._cache.drop(old.id)
                 return None
-            self._rows.write(connection, old, saved)
+            self._rows.write(
+                connection,
+                old,
+                saved,
+                were_in_rows=before.parts_in_rows,
+            )
             if self._on_change is not None:
                 self._on_change(connection, old, new)
             add_notes(
@@ -462,7 +496,8 @@ class Records(Generic[R]):
             created_at=before.created_at,
             value=saved,
             spec_size=before.spec_size,
-            state_size=len(columns["state"]),
+            state_size=len(columns["state"]) + self._rows.size_of(saved),
+            parts_in_rows=self._rows.hold_parts_of(saved),
             written=written,
         )
         self._cache.put(old.id, entry, drops)
@@ -478,14 +513,13 @@ class Records(Generic[R]):
         """
         due = self._next_due(value)
         outcome = _outcome(value)
-        known_texts: Mapping[int, str] = {}
+        part_texts: Mapping[int, str] = {}
         if reusable is not None:
-            known_texts = reusable.part_texts
-        state, part_texts = dumps_record(
-            value,
-            self._rows.field,
-            known_texts,
-        )
+            part_texts = reusable.part_texts
+        if self._rows.hold_parts_of(value):
+            state = dumps_without(value, self._rows.field)
+        else:
+            state, part_texts = dumps_record(value, self._rows.field, part_texts)
         columns = {
             "status": str(value.status),
             "outcome": str(outcome) if outcome else None,
@@ -529,124 +563,6 @@ def _due_seconds(due: datetime | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Rows(Generic[R]):
-    """A table with rows for the tasks or runs of the records, to find these by their ids."""
-
-    table: sa.Table
-    field: str  # name of the record's field with the tasks or runs
-    # takes a job's id and one of its tasks or runs; yields the rows of that task or run
-    rows_of: Callable[[str, Any], Iterator[dict[str, Any]]]
-
-    def write(
-        self,
-        connection: sa.Connection,
-        old: R | None,
-        new: R,
-    ) -> None:
-        """Write the rows of the new and the changed tasks or runs; no row is deleted.
-
-        A task or run is unchanged if both records contain the identical object.
-        """
-        before = self._parts(old)
-        after = self._parts(new)
-        new_rows = self._rows_except(new.id, after, before)
-        if not new_rows:
-            return
-        old_rows = self._rows_except(new.id, before, after)
-        added = []
-        changed = []
-        for key, row in new_rows.items():
-            if key not in old_rows:
-                added.append(row)
-            elif old_rows[key] != row:
-                changed.append({**row, "old_key": key})
-        insert, update = _statements(self.table)
-        if added:
-            insert.run(connection, added)
-        if changed:
-            update.run(connection, changed)
-
-    def _parts(
-        self,
-        value: R | None,
-    ) -> list[Any]:
-        """Return the tasks or runs of a record; empty without a record."""
-        if value is None:
-            return []
-        parts = getattr(value, self.field)
-        if isinstance(parts, Mapping):
-            return list(parts.values())
-        return list(parts)
-
-    def _rows_except(
-        self,
-        job_id: str,
-        parts: list[Any],
-        excluded: list[Any],
-    ) -> dict[Any, dict[str, Any]]:
-        """Return the rows of the parts that are not among the excluded objects, by primary key."""
-        excluded_ids = set(map(id, excluded))
-        key = self.table.primary_key.columns[0].name
-        rows = {}
-        for part in parts:
-            if id(part) not in excluded_ids:
-                for row in self.rows_of(job_id, part):
-                    rows[row[key]] = row
-        return rows
-
-
-@cache
-def _statements(table: sa.Table) -> tuple[Prepared, Prepared]:
-    """Return the statement that inserts a row, and the one that updates the row of ``old_key``."""
-    names = table.c.keys()
-    update = table.update().where(table.primary_key.columns[0] == bindparam("old_key"))
-    return Prepared(table.insert(), names), Prepared(update, names)
-
-
-def task_rows(
-    job_id: str,
-    task: Task,
-) -> Iterator[dict[str, Any]]:
-    """Yield the row of a task and the rows of its earlier attempts, which had other ids."""
-    common = {
-        "job_id": job_id,
-        "name": task.name,
-    }
-    yield {
-        "task_id": task.task_id,
-        "status": str(task.status),
-        "attempt": task.attempt,
-        **common,
-    }
-    for past in task.attempts:
-        yield {
-            "task_id": past.task_id,
-            "status": str(TaskStatus.FAILED),
-            "attempt": past.number,
-            **common,
-        }
-
-
-def run_rows(
-    job_id: str,
-    run: Run,
-) -> Iterator[dict[str, Any]]:
-    """Yield the row of a run, to find it by its id, name, token or task."""
-    yield {
-        "run_id": run.run_id,
-        "name": run.name,
-        "token": run.token,
-        "job_id": job_id,
-        "task_id": run.task_id,
-        "role": run.party.role,
-        "idx": run.party.index,
-        "attempt": run.attempt,
-        "status": str(run.status),
-        "owner": run.owner,
-    }
-
-
-@dataclass(frozen=True)
 class _WriteResults:
     """Results of writing a record that the next write can reuse."""
 
@@ -665,6 +581,7 @@ class CachedRecord(Generic[R]):
     value: R
     spec_size: int  # characters of the stored spec
     state_size: int  # characters of the stored state
+    parts_in_rows: bool = False  # its tasks or runs are stored in their own rows
     written: _WriteResults | None = None  # None: the record was read, not written by this process
 
     @property

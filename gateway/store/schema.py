@@ -3,7 +3,9 @@
 Each record of a job is one row. Its searchable fields (status, due time, version) have columns. The
 rest is JSON: ``spec``, which never changes, and ``state``, which each change rewrites under a new
 version. The tables `task` and `run` repeat parts of ``state`` for other queries, such as the search
-for the job of a task id. Times are seconds since the epoch.
+for the job of a task id. A record with many tasks or runs has these only there, as JSON in
+``state`` with their ``position`` in the record; otherwise both columns are null. Times are seconds
+since the epoch.
 """
 
 from datetime import datetime
@@ -229,6 +231,8 @@ task = _table(
     _required("name", Name),
     _required("status", Word),
     _required("attempt", Integer),
+    _optional("state", LongText),
+    _optional("position", Integer),
     Index("task_job", "job_id"),
     Index("task_status", "status"),
 )
@@ -249,6 +253,8 @@ run = _table(
     _required("attempt", Integer),
     _required("status", Word),
     _required("owner", Name),  # name of the gateway that runs the container; empty: none yet
+    _optional("state", LongText),
+    _optional("position", Integer),
     Index("run_token", "token"),
     Index("run_job", "job_id"),
     Index("run_task", "task_id"),

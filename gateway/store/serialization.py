@@ -32,6 +32,19 @@ def dumps(value: Any) -> str:
     return _dumps_complete(value)
 
 
+def dumps_sparse(value: Any) -> str:
+    """Write a domain value as JSON text without default values."""
+    return _dumps_sparse(value)
+
+
+def dumps_without(value: Any, field: str) -> str:
+    """Write a job's record as `dumps_record` does, without the field with its tasks or runs."""
+    cls: Any = type(value)
+    rest = _writer(cls, sparse=True)(value)
+    rest.pop(stored_names(cls)[field], None)
+    return _dumps_sparse(rest)
+
+
 def dumps_record(
     value: Any,
     field: str,

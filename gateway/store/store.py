@@ -13,8 +13,8 @@ from sqlalchemy import bindparam, select, union_all
 
 from gateway.auth import with_origin
 from gateway.domain.execution import machine as execution_machine
-from gateway.domain.job import Job
-from gateway.domain.run import LocalJob
+from gateway.domain.job import Job, Task
+from gateway.domain.run import LocalJob, Run
 from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.spec import Note
 from gateway.domain.states import RunStatus
@@ -22,7 +22,8 @@ from gateway.domain.timeouts import RunTiming, Timing
 from gateway.store import schema
 from gateway.store.database import Database, Prepared
 from gateway.store.models import publish
-from gateway.store.records import Records, Rows, run_rows, task_rows
+from gateway.store.part_rows import Rows, run_rows, task_rows, tasks_by_name
+from gateway.store.records import Records
 from gateway.store.serialization import as_time, loads
 from gateway.store.timeline import TimelineEntry, add_notes
 
@@ -109,6 +110,8 @@ class Store(Database):
             rows=Rows(
                 table=schema.task,
                 field="tasks",
+                part_class=Task,
+                collect=tasks_by_name,
                 rows_of=task_rows,
             ),
             sole_writer=sole_writer,
@@ -125,6 +128,8 @@ class Store(Database):
             rows=Rows(
                 table=schema.run,
                 field="runs",
+                part_class=Run,
+                collect=tuple,
                 rows_of=run_rows,
             ),
             on_change=publish,
