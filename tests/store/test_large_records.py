@@ -112,7 +112,7 @@ def test_a_retried_task_of_many_is_read_once(stores):
     assert rows_with_states(first, schema.task, JOB) == TASKS
 
 
-def test_a_record_of_an_earlier_version_moves_its_tasks_with_its_next_write(stores):
+def test_a_record_of_an_earlier_version_moves_its_tasks_when_written(stores):
     first, second = stores
     job = a_large_job()
     first.jobs.add(job, "flow")
