@@ -1,7 +1,5 @@
 """Records with many tasks or runs: the rows hold these, and a change writes only what changes."""
 
-from functools import partial
-
 import pytest
 import sqlalchemy as sa
 
@@ -24,17 +22,35 @@ LONGEST_WRITE = 6000  # characters that a change of one task may send to the dat
 
 def a_large_job():
     """Return the scheduler's record of a job of independent tasks."""
-    return a_job("; ".join(f"t{number}" for number in range(TASKS)))
+    names = [f"t{number}" for number in range(TASKS)]
+    dag = "; ".join(names)
+    return a_job(dag)
 
 
 def a_part_with(runs):
     """Return a party's record of a job with that many runs."""
-    return a_local_job(*(a_run(f"t{number}") for number in range(runs)))
+    part_runs = [a_run(f"t{number}") for number in range(runs)]
+    return a_local_job(*part_runs)
 
 
-def with_status(status, name, job):
-    """Return a job with a task in a state."""
-    return job.with_task(replace(job.tasks[name], status=status))
+def set_status(
+    store,
+    name,
+    status,
+):
+    """Store that a task of the job is in a state, and return the job."""
+
+    def change(job):
+        task = replace(
+            job.tasks[name],
+            status=status,
+        )
+        return job.with_task(task)
+
+    return store.jobs.update(
+        JOB,
+        change,
+    )
 
 
 def retried(job):
@@ -64,8 +80,11 @@ def test_another_gateway_reads_a_large_job_as_it_was_written(stores):
     first, second = stores
     first.jobs.add(a_large_job(), "flow")
 
-    success = partial(with_status, TaskStatus.SUCCESS, "t7")
-    written = first.jobs.update(JOB, success)
+    written = set_status(
+        first,
+        "t7",
+        TaskStatus.SUCCESS,
+    )
     read = second.jobs.get(JOB)
 
     assert read == written
@@ -78,10 +97,19 @@ def test_a_stale_change_of_a_large_job_is_computed_anew(stores):
     first.jobs.add(a_large_job(), "flow")
     second.jobs.get(JOB)
 
-    first.jobs.update(JOB, partial(with_status, TaskStatus.RUNNING, "t7"))
-    job = second.jobs.update(JOB, partial(with_status, TaskStatus.RUNNING, "t8"))
+    set_status(
+        first,
+        "t7",
+        TaskStatus.RUNNING,
+    )
+    job = set_status(
+        second,
+        "t8",
+        TaskStatus.RUNNING,
+    )
 
-    assert [job.tasks[name].status for name in ("t7", "t8")] == [TaskStatus.RUNNING] * 2
+    assert job.tasks["t7"].status is TaskStatus.RUNNING
+    assert job.tasks["t8"].status is TaskStatus.RUNNING
     assert first.jobs.get(JOB) == second.jobs.get(JOB)
 
 
@@ -94,7 +122,11 @@ def test_a_change_of_one_task_of_many_writes_little(store):
 
     sa.event.listen(sa.Engine, "before_cursor_execute", note_size)
     try:
-        store.jobs.update(JOB, partial(with_status, TaskStatus.RUNNING, "t7"))
+        set_status(
+            store,
+            "t7",
+            TaskStatus.RUNNING,
+        )
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note_size)
 
@@ -104,7 +136,11 @@ def test_a_change_of_one_task_of_many_writes_little(store):
 def test_a_retried_task_of_many_is_read_once(stores):
     first, second = stores
     first.jobs.add(a_large_job(), "flow")
-    first.jobs.update(JOB, partial(with_status, TaskStatus.FAILED, LAST))
+    set_status(
+        first,
+        LAST,
+        TaskStatus.FAILED,
+    )
 
     written = first.jobs.update(JOB, retried)
 
@@ -120,7 +156,11 @@ def test_a_record_of_an_earlier_version_moves_its_tasks_when_written(stores):
 
     assert second.jobs.get(JOB) == job
     assert rows_with_states(first, schema.task, JOB) == 0
-    written = second.jobs.update(JOB, partial(with_status, TaskStatus.RUNNING, "t7"))
+    written = set_status(
+        second,
+        "t7",
+        TaskStatus.RUNNING,
+    )
 
     assert rows_with_states(first, schema.task, JOB) == TASKS
     first.jobs.forget([JOB])
@@ -145,7 +185,11 @@ def test_runs_move_to_their_rows_once_they_are_many(stores):
         return local.with_new_runs(more)
 
     def launch_first(local):
-        return local.with_run(replace(local.runs[0], status=RunStatus.LAUNCHING))
+        first_run = replace(
+            local.runs[0],
+            status=RunStatus.LAUNCHING,
+        )
+        return local.with_run(first_run)
 
     first.local_jobs.update(JOB, add_runs)
     written = first.local_jobs.update(JOB, launch_first)
