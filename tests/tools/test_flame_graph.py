@@ -11,6 +11,7 @@ SAMPLES = """\
 thread (12): MainThread;<module> (gateway/cli/__main__.py:1);serve (uvicorn/server.py);a (x/b.py) 60
 thread (13): lane-peer-0;Lane._run (gateway/runtime/lanes.py:5) 20
 thread (14): uvloop_0;_worker (concurrent/futures/thread.py:78) 900
+thread (13): lane-peer-0;Lane._run (gateway/runtime/lanes.py:5);wait (threading.py:327) 500
 thread (12): MainThread;<module> (gateway/cli/__main__.py:1);serve (uvicorn/server.py:1) 20
 """
 SVG = "{http://www.w3.org/2000/svg}"

@@ -81,11 +81,14 @@ def main() -> None:
     options = parse_options()
     machine = machine_name()
     print(f"Machine: {machine}\n")
-    start = time.monotonic()
+    seconds = {}
     for name in _DESCRIPTIONS:
         if is_requested(name, options):
+            start = time.monotonic()
             PARTS[name](options)
-    print(f"Measured in {time.monotonic() - start:.0f} s")
+            seconds[name] = time.monotonic() - start
+    parts = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items())
+    print(f"Measured in {sum(seconds.values()):.0f} s: {parts}")
     if options.readme:
         readme.write(ROOT, machine, PRINTED_ROWS)
 

@@ -32,6 +32,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # Packages and modules of the functions that call everything else, which the picture leaves out.
 _OUTER_PACKAGES = frozenset({"<frozen runpy>", "asyncio", "concurrent", "threading", "uvloop"})
 _OUTER_MODULES = ("gateway.cli",)
+_WAITING_MODULES = ("threading.", "queue.", "selectors.")
 
 
 def measure_flame(_options: argparse.Namespace) -> None:
@@ -94,8 +95,8 @@ def _processor_time(node: Node) -> float:
 def stacks_of(samples: str, seconds: float) -> Mapping[str, float]:
     """Return the seconds by stack, from py-spy's samples, a line for each stack and its number.
 
-    ``seconds`` is the time of all stacks. Threads in none of our functions, nor in a library's, are
-    left out: they wait, though py-spy may count them as busy.
+    ``seconds`` is the time of all stacks. Stacks that end in a wait are left out, though py-spy may
+    count their threads as busy.
     """
     counts: Counter[str] = Counter()
     for line in samples.splitlines():
@@ -104,7 +105,7 @@ def stacks_of(samples: str, seconds: float) -> Mapping[str, float]:
         names = [_name_of(function) for function in functions]
         while names and _is_outer(names[0]):
             del names[0]
-        if names:
+        if names and not names[-1].startswith(_WAITING_MODULES):
             counts[";".join([_kind_of(thread), *names])] += int(count)
     total = counts.total()
     return {stack: count / total * seconds for stack, count in counts.items()}

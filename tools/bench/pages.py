@@ -7,8 +7,8 @@ Names in braces are those of `tools.bench.readme.figures`.
 
 TEXTS = {
     "README.md": """\
-Ratios of one run on {machine}. Each compares with a floor or another
-product in the same run. [All figures](docs/performance.md).
+Ratios of one run on {machine}.
+Each compares with a floor or another product in the same run. [All figures](docs/performance.md).
 
 | Time or memory (smaller is better) | by that of | Ratio |
 |---|---|---|
@@ -42,8 +42,9 @@ product in the same run. [All figures](docs/performance.md).
 | 每秒接受的作业（无容器） | 两个只保存并转发请求体的 FastAPI 节点 | {share 1} | {share 8} | {share 32} |
 """,
     "docs/performance.md": """\
-Measured with `make bench` on {machine}; clients, nodes and containers share the cores. Ratios compare figures of this
-run. *Before* is commit `648138eb`, on a second machine. FATE-Flow is its published server, version 2.2.
+Measured with `make bench` on {machine}.
+Clients, nodes and containers share the cores. Ratios compare figures of this run. *Before* is commit `648138eb`, on a
+second machine. FATE-Flow is its published server, version 2.2.
 
 | | Floor or peer | Before | Now | Aim |
 |---|---|---|---|---|
