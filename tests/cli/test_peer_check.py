@@ -67,7 +67,7 @@ def test_a_report_is_written_and_verified(site, tmp_path):
     assert payload["node_id"] == NODE
     verified = check("--verify", str(report))
     assert verified.exit_code == 0, verified.output
-    assert "4 holds" in verified.output
+    assert "5 holds" in verified.output
     html = page.read_text()
     assert "C-3.2-create" in html
     assert "参与方接受合法的作业" in html
