@@ -18,7 +18,7 @@ from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, conne
 from gateway.cli.command import Output, command
 from gateway.cli.language import language_in_use, t
 from gateway.cli.output import say
-from gateway.cli.peer_check_sides import Side, node_at, read_side
+from gateway.cli.peer_check_sides import Side, Sides, node_at, operator_at, read_side
 from gateway.cli.tables import mark, table
 from gateway.config.values import NODE_RULE, is_node
 
@@ -99,6 +99,19 @@ def check(
                 "and the transport demands one."
             )
         ),
+    ] = None,
+    operator_url: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Address at which the node's own platform submits jobs; the check then submits "
+                "some, with itself as the other party, and stops them."
+            )
+        ),
+    ] = "",
+    operator_token: Annotated[
+        Path | None,
+        typer.Option(help="File with the token of that platform (Authorization: Bearer)."),
     ] = None,
     identity: Annotated[
         str, typer.Option("--as", help="The id that the check has for the node.")
@@ -190,11 +203,14 @@ def check(
         (ca, certificate, key),
     )
     component_name = _component(component)
-    containers = read_side("--container", container_url, container_token)
+    sides = Sides(
+        containers=read_side("--container", container_url, container_token),
+        operators=read_side("--operator", operator_url, operator_token),
+    )
     for option, file in (("--report", report), ("--html", html)):
         _check_folder(option, file)
-    trial_options = _trial_options(component_name, timeout, containers)
-    with _opened_trial(target, identity, pair, way_back, containers, rate, trial_options) as trial:
+    trial_options = _trial_options(component_name, timeout, sides.containers)
+    with _opened_trial(target, identity, pair, way_back, sides, rate, trial_options) as trial:
         trial.standard = STANDARDS[standard]
         _check_that_the_node_knows_us(trial, _route_entry(identity, way_back, pair))
         result = _run(trial, clauses)
@@ -299,7 +315,7 @@ def _opened_trial(
     identity: str,
     pair: "KeyPair | None",
     way_back: _WayBack | None,
-    containers: Side | None,
+    sides: Sides,
     rate: float,
     trial_options: "TrialOptions",
 ) -> "Iterator[Trial]":
@@ -318,7 +334,8 @@ def _opened_trial(
         http=_http_client(target),
     )
     partner = _listening_partner(way_back, evidence, pair)
-    transport = node_at(containers, node, rate, _http_client(target))
+    transport = node_at(sides.containers, node, rate, _http_client(target))
+    operator = operator_at(sides.operators, node, rate, _http_client(target))
     try:
         yield Trial(
             node,
@@ -326,11 +343,14 @@ def _opened_trial(
             evidence,
             trial_options,
             transport,
+            operator,
         )
     finally:
         node.close()
         if transport is not None:
             transport.close()
+        if operator is not None:
+            operator.close()
         if partner is not None:
             partner.close()
 

@@ -8,6 +8,7 @@ from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, checked_token, conten
 
 if TYPE_CHECKING:
     from gateway.conformance.platforms.node import CheckedNode
+    from gateway.conformance.platforms.operators import Operator
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,14 @@ class Side:
 
     url: str
     token: str = ""  # empty: the requests bear none
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The further addresses of the node; None for one that is not known."""
+
+    containers: Side | None
+    operators: Side | None
 
 
 def read_side(
@@ -60,3 +69,18 @@ def node_at(
         per_second=rate,
         http=http,
     )
+
+
+def operator_at(
+    side: Side | None,
+    node: "CheckedNode",
+    rate: float,
+    http: Any,
+) -> "Operator | None":
+    """Return the node's interface for its own platform; None without its address."""
+    from gateway.conformance.platforms.operators import Operator
+
+    at_side = node_at(side, node, rate, http)
+    if side is None or at_side is None:
+        return None
+    return Operator(at_side, side.token)

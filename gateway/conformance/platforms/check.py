@@ -22,6 +22,7 @@ from gateway.conformance.platforms.scenarios import (  # noqa: F401  modules reg
     identity,
     leaks,
     management,
+    operators,
     participant,
     scheduling,
     submission,

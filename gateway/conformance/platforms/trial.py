@@ -12,7 +12,8 @@ from adapter.bfia.paths import SCHEDULE
 from gateway.conformance.platforms.answers import Answer
 from gateway.conformance.platforms.containers import Container, receive_token, take_messages
 from gateway.conformance.platforms.findings import Broken, CannotTry, Evidence
-from gateway.conformance.platforms.node import CheckedNode
+from gateway.conformance.platforms.node import REQUEST_SECONDS, CheckedNode
+from gateway.conformance.platforms.operators import STOP_SUBMITTED, Operator
 from gateway.conformance.platforms.partner import Partner
 from gateway.conformance.platforms.standards import LATEST, STANDARDS
 from gateway.conformance.platforms.transport_answers import (
@@ -88,10 +89,12 @@ class Trial:
         evidence: Evidence,
         options: TrialOptions,
         transport: CheckedNode | None = None,
+        operator: Operator | None = None,
     ) -> None:
         """``partner``: None if the node has no way back to the check.
 
-        ``transport``: the node at its address for containers; None if that is not known.
+        ``transport`` and ``operator``: the node at its addresses for containers and for its own
+        platform; None if they are not known.
         """
         self.node = node
         self.evidence = evidence
@@ -100,6 +103,8 @@ class Trial:
         self.standard = STANDARDS[LATEST]
         self._partner = partner
         self._transport = transport
+        self._operator = operator
+        self.submitted: list[str] = []  # jobs that the check submitted as the node's platform
         self.created: list[str] = []  # jobs that the node accepted as a party
         self.scheduled: list[str] = []  # jobs that the node schedules for the check
 
@@ -121,6 +126,13 @@ class Trial:
         if self.options.component is None:
             raise CannotTry("no component: give --component PROVIDER/NAME@VERSION")
         return self.options.component
+
+    @property
+    def operator(self) -> Operator:
+        """The node's interface for its own platform. Raises `CannotTry` without its address."""
+        if self._operator is None:
+            raise CannotTry("no way to the operators' interface: give --operator-url")
+        return self._operator
 
     @property
     def container(self) -> Container:
@@ -168,6 +180,7 @@ class Trial:
             return ""
         deadline = time.monotonic() + self.options.timeout
         has_ended = False
+        token = ""
         while not has_ended and time.monotonic() < deadline:
             has_ended = self.poll(task_id).value("status") in ENDED
             token = receive_token(
@@ -177,8 +190,9 @@ class Trial:
                 seconds=_POLL_PAUSE,
             )
             if token:
-                return token
-        return ""
+                break
+        self._partner.reset()
+        return token
 
     def sample_job(
         self,
@@ -323,6 +337,13 @@ class Trial:
             stopped.append((job_id, response.succeeded))
         for job_id in self.scheduled:
             response = self.node.ask(STOP_ALL, {"job_id": job_id})
+            stopped.append((job_id, response.succeeded))
+        for job_id in self.submitted:
+            response = self.operator.post(
+                STOP_SUBMITTED,
+                {"job_id": job_id},
+                seconds=REQUEST_SECONDS,
+            )
             stopped.append((job_id, response.succeeded))
         return stopped
 

@@ -41,9 +41,12 @@ class Site:
     trial: Trial
 
 
-def is_about_containers(clause: Clause) -> bool:
-    """Return whether a clause needs the node's address for containers (`test_containers`)."""
-    return SCENARIOS[clause.id].__module__.endswith(".containers")
+def needs_further_address(clause: Clause) -> bool:
+    """Return whether a clause needs the node's address for containers or for its platform.
+
+    Their tests are `test_containers` and `test_operators`.
+    """
+    return SCENARIOS[clause.id].__module__.endswith((".containers", ".operators"))
 
 
 def probe_registration() -> dict[str, Any]:

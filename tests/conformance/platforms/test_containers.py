@@ -10,11 +10,10 @@ import pytest
 
 from adapter.bfia.channel.codec import CHANNEL, SUCCESS
 from gateway.conformance.platforms.check import judge
-from gateway.conformance.platforms.clauses import clause_of, selected
+from gateway.conformance.platforms.clauses import clause_of
 from gateway.conformance.platforms.findings import Finding, Verdict
-from gateway.conformance.platforms.node import CheckedNode, Identity
 from gateway.conformance.platforms.trial import Trial, TrialOptions
-from tests.conformance.platforms.checked import CHECK, PROBE, Site, checked_node
+from tests.conformance.platforms.checked import PROBE, Site
 from tests.conformance.platforms.proxy import (
     Forward,
     Mutant,
@@ -23,7 +22,14 @@ from tests.conformance.platforms.proxy import (
     Response,
     answering,
 )
+from tests.conformance.platforms.sides import (
+    CONTAINER_CLAUSES,
+    node_with_sides,
+    trial_of,
+)
 
+WRONG_TOKEN = "conformance-wrong-token"  # as the clause about tokens sends it
+# Seconds for a step that a mutant prevents; enough for the steps of a node on a busy machine.
 OPTIONS = TrialOptions(PROBE, timeout=6.0)
 
 
@@ -40,7 +46,12 @@ def at(operation: str, mutant: Mutant) -> Mutant:
 
 def answered(code: str, content: bytes = b"") -> Mutant:
     """Return a mutant that answers by itself."""
-    body = {"code": code, "message": "", "content": b64encode(content).decode()}
+    encoded = b64encode(content)
+    body = {
+        "code": code,
+        "message": "",
+        "content": encoded.decode(),
+    }
 
     def mutant(_: Request, __: Forward) -> Response:
         return answering(body)
@@ -59,7 +70,10 @@ def with_body(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Mutant:
 
 def topic_of_no_one(body: dict[str, Any]) -> dict[str, Any]:
     """Release another topic than the one that is named."""
-    return {**body, "topic": "another"}
+    return {
+        **body,
+        "topic": "another",
+    }
 
 
 def target_of_the_node(request: Request, forward: Forward) -> Response:
@@ -70,7 +84,11 @@ def target_of_the_node(request: Request, forward: Forward) -> Response:
 def in_json(request: Request, forward: Forward) -> Response:
     """Refuse protobuf."""
     if "protobuf" in request.headers["content-type"]:
-        return answering({"code": "E0000000616", "message": "codec"})
+        body = {
+            "code": "E0000000616",
+            "message": "codec",
+        }
+        return answering(body)
     return forward(request)
 
 
@@ -83,14 +101,25 @@ class AnyTopic:
     def __call__(self, request: Request, forward: Forward) -> Response:
         if self.last is not None:
             return self.last
-        request = request.with_body({**request.body, "topic": "another", "timeout": 1})
-        self.last = replace(forward(request), content=answered_message(b"\x00conformance\xff"))
+        body = {
+            "topic": "another",
+            "timeout": 1,
+        }
+        response = forward(request.with_body(body))
+        content = answered_message(b"\x00conformance\xff")
+        self.last = replace(response, content=content)
         return self.last
 
 
 def answered_message(content: bytes) -> bytes:
     """Return a response that hands out a message."""
-    return json.dumps({"code": SUCCESS, "content": b64encode(content).decode()}).encode()
+    encoded = b64encode(content)
+    body = {
+        "code": SUCCESS,
+        "content": encoded.decode(),
+    }
+    text = json.dumps(body)
+    return text.encode()
 
 
 class RememberedToken:
@@ -100,16 +129,22 @@ class RememberedToken:
         self.token = ""
 
     def __call__(self, request: Request, forward: Forward) -> Response:
-        if request.headers["x-ptp-token"] != "conformance-wrong-token":
-            self.token = request.headers["x-ptp-token"]
+        token = request.headers["x-ptp-token"]
+        if token != WRONG_TOKEN:
+            self.token = token
         return forward(request.with_headers(x_ptp_token=self.token))
 
 
 def shortened(request: Request, forward: Forward) -> Response:
     """Cut the zero byte off the content, as a text does."""
     response = forward(request)
-    content = b64decode(response.body.get("content") or "")
-    return replace(response, content=answered_message(content.lstrip(b"\x00")))
+    encoded = response.body.get("content", "")
+    content = b64decode(encoded)
+    cut = content.lstrip(b"\x00")
+    return replace(
+        response,
+        content=answered_message(cut),
+    )
 
 
 MUTANTS = {
@@ -131,7 +166,7 @@ MUTANTS = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with checked_node(tmp_path_factory.mktemp("checked"), signing="off") as checked:
+    with node_with_sides(tmp_path_factory.mktemp("checked")) as checked:
         yield checked
 
 
@@ -143,29 +178,17 @@ def proxy(site: Site) -> Iterator[Proxy]:
     proxy.close()
 
 
-def judged(site: Site, proxy: Proxy, clause_id: str) -> Finding:
-    """Return the finding about a clause of the node behind the proxy."""
-    trial = site.trial
-    transport = CheckedNode(
-        proxy.url,
-        trial.node.node_id,
-        Identity(CHECK),
-        trial.evidence,
-        per_second=1000,
-    )
-    fresh_trial = Trial(
-        trial.node,
-        trial.partner,
-        trial.evidence,
-        OPTIONS,
-        transport,
-    )
-    try:
-        finding = judge(fresh_trial, clause_of(clause_id))
-        fresh_trial.clean_up()
-        return finding
-    finally:
-        transport.close()
+@pytest.fixture(scope="module")
+def trial(site: Site) -> Iterator[Trial]:
+    """One trial of the node, for all clauses that hold."""
+    with trial_of(site) as trial:
+        yield trial
+
+
+@pytest.mark.parametrize("clause_id", CONTAINER_CLAUSES)
+def test_our_transport_keeps_the_clauses_about_containers(trial: Trial, clause_id: str):
+    finding = judge(trial, clause_of(clause_id))
+    assert finding.verdict is Verdict.HOLDS, finding.observation
 
 
 @pytest.mark.parametrize("clause_id", MUTANTS)
@@ -175,58 +198,49 @@ def test_a_fault_towards_containers_is_caught(site: Site, proxy: Proxy, clause_i
     assert finding.verdict is Verdict.FAILS, finding.observation
 
 
+def judged(
+    site: Site,
+    proxy: Proxy,
+    clause_id: str,
+) -> Finding:
+    """Return the finding about a clause of the node behind the proxy."""
+    with trial_of(site, containers=proxy.url, options=OPTIONS) as trial:
+        return judge(trial, clause_of(clause_id))
+
+
 def test_every_clause_about_containers_has_a_fault():
-    container_clauses = [
-        clause.id
-        for clause in selected(["T-2.2-"])
-        if clause.id not in ("T-2.2-json", "T-2.2-protobuf")
-    ]
-    assert set(MUTANTS) == set(container_clauses)
+    assert set(MUTANTS) == set(CONTAINER_CLAUSES)
 
 
-def test_without_the_address_for_containers_no_clause_of_theirs_is_tried(site: Site):
-    trial = Trial(
-        site.trial.node,
-        site.trial.partner,
-        site.trial.evidence,
-        OPTIONS,
-    )
-    finding = judge(trial, clause_of("T-2.2-pop"))
+@pytest.mark.parametrize(
+    ("clause_id", "option"),
+    [
+        ("T-2.2-pop", "--container-url"),
+        ("C-5.2-stop", "--operator-url"),
+    ],
+)
+def test_a_clause_without_its_address_is_not_tried(
+    site: Site,
+    clause_id: str,
+    option: str,
+):
+    finding = judge(site.trial, clause_of(clause_id))
     assert finding.verdict is Verdict.NOT_TRIED
-    assert "--container-url" in finding.observation
-
-
-def test_a_missing_token_is_no_fault_and_the_way_to_one_is_named(site: Site, proxy: Proxy):
-    trial = site.trial
-    transport = CheckedNode(
-        proxy.url,
-        trial.node.node_id,
-        Identity(CHECK),
-        trial.evidence,
-    )
-    without_way_back = Trial(
-        trial.node,
-        None,
-        trial.evidence,
-        OPTIONS,
-        transport,
-    )
-    finding = judge(without_way_back, clause_of("T-2.2-push"))
-    without_way_back.clean_up()
-    transport.close()
-    assert finding.verdict is Verdict.NOT_TRIED
-    assert "--container-token" in finding.observation
+    assert option in finding.observation
 
 
 def test_the_token_of_a_container_is_in_no_report(site: Site, proxy: Proxy):
-    finding = judged(site, proxy, "T-2.2-push")
-    exchanges = [exchange for exchange in finding.exchanges if not exchange.to_node]
-    tokens = [
-        exchange.sent_headers.get("x-ptp-token", "")
-        for exchange in finding.exchanges
-        if exchange.sent_headers.get("x-ptp-token")
-    ]
-    assert any(b"leaves out" in exchange.sent for exchange in exchanges)
-    assert tokens
-    for exchange in exchanges:
-        assert b64encode(tokens[0].encode()) not in exchange.sent
+    finding = judged(site, proxy, "T-2.2-token")
+    bodies = []
+    tokens = set()
+    for exchange in finding.exchanges:
+        token = exchange.sent_headers.get("x-ptp-token", "")
+        if exchange.to_node:
+            tokens.add(b64encode(token.encode()))
+        else:
+            bodies.append(exchange.sent)
+    tokens.discard(b"")
+    assert len(tokens) == 2  # the right one and the wrong one
+    assert any(b"leaves out" in body for body in bodies)
+    for token in tokens:
+        assert all(token not in body for body in bodies)

@@ -209,6 +209,7 @@ def delivers_messages_to_partners(trial: Trial) -> Finding:
         topic,
         seconds=trial.options.timeout,
     )
+    partner.reset()
     demand(message is not None, "the push is a success, and no message arrives")
     assert message is not None
     demand(message.payload == _PAYLOAD, "the payload is not the one that was pushed")
