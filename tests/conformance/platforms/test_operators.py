@@ -8,8 +8,9 @@ import pytest
 from gateway.conformance.platforms.check import Judgement, check, judge
 from gateway.conformance.platforms.clauses import clause_of, selected
 from gateway.conformance.platforms.findings import Verdict
+from gateway.conformance.platforms.node import CheckedNode
 from gateway.conformance.platforms.operators import JOB_LIST, STATUS, STOP_SUBMITTED, SUBMIT
-from gateway.conformance.platforms.trial import Trial, TrialOptions
+from gateway.conformance.platforms.trial import STATUS_ALL, Trial, TrialOptions
 from tests.conformance.platforms.checked import PROBE, Site
 from tests.conformance.platforms.proxy import (
     Forward,
@@ -17,6 +18,7 @@ from tests.conformance.platforms.proxy import (
     Proxy,
     Request,
     Response,
+    refusal,
     success,
 )
 from tests.conformance.platforms.sides import (
@@ -126,3 +128,35 @@ def is_finished(site: Site, job_id: str) -> bool:
         token=TOKEN,
     )
     return bool(response.json()["data"]["job_status"] == "FINISHED")
+
+
+def test_a_refused_request_for_states_fails_its_own_clause_only(site: Site):
+    """A node that shows the state of a job by GET only can be checked by the other clauses."""
+    peer = Proxy(site.node.addresses()["peer"])
+    checked = CheckedNode(
+        peer.url,
+        site.trial.node.node_id,
+        site.trial.node.identity,
+        site.trial.evidence,
+        per_second=1000,
+    )
+    trial = Trial(
+        checked,
+        site.trial.partner,
+        site.trial.evidence,
+        SHORT,
+    )
+    with peer.mutated(refuses_states_by_post):
+        by_post = judge(trial, clause_of("C-3.7-status"))
+        stop = judge(trial, clause_of("C-3.5-stop"))
+    peer.close()
+    checked.close()
+    assert by_post.verdict is Verdict.DEVIATES
+    assert stop.verdict is Verdict.HOLDS
+
+
+def refuses_states_by_post(request: Request, forward: Forward) -> Response:
+    """Refuse the POST of status_all."""
+    if request.path == STATUS_ALL and request.method == "POST":
+        return refusal()
+    return forward(request)
