@@ -32,11 +32,10 @@ class Operator:
         seconds: float,
     ) -> Answer:
         """Send a body. Raises `CannotTry` if the node does not serve the path."""
-        return self._node.ask(
+        return self._ask(
             path,
-            body,
+            body=body,
             seconds=seconds,
-            **self._proof(),
         )
 
     def post_without_token(self, path: str, body: Mapping[str, Any]) -> Answer:
@@ -45,15 +44,14 @@ class Operator:
 
     def get(self, path: str, **query: str) -> Answer:
         """Read a path. Raises `CannotTry` if the node does not serve it."""
-        return self._node.ask(
+        return self._ask(
             path,
             method="GET",
             query=query,
-            **self._proof(),
         )
 
-    def _proof(self) -> dict[str, str]:
-        """Return the header with the token; none without a token."""
-        if not self.token:
-            return {}
-        return {"authorization": f"Bearer {self.token}"}
+    def _ask(self, path: str, **request: Any) -> Answer:
+        """Send a request with the token, if there is one."""
+        if self.token:
+            request["authorization"] = f"Bearer {self.token}"
+        return self._node.ask(path, **request)
