@@ -43,10 +43,16 @@ def linked_nodes(world: World, **changes: Any) -> tuple[Node, Node]:
     return open_node, closed_node
 
 
-def link(open_node: Node, closed_node: Node, at: str = "") -> None:
+def link(
+    open_node: Node,
+    closed_node: Node,
+    at: str = "",
+    **entry: str,
+) -> None:
     """Let a closed node keep links to an open one; wait until they stand.
 
-    ``at``: the URL that the closed node dials; "" for that of the open one's listener.
+    ``at``: the URL that the closed node dials; "" for that of the open one's listener. ``entry``
+    has further keys of the closed node's route.
     """
     open_id = open_node.settings.node.id
     closed_id = closed_node.settings.node.id
@@ -55,6 +61,7 @@ def link(open_node: Node, closed_node: Node, at: str = "") -> None:
         "url": at or open_node.addresses()["peer"],
         "keys": key_of(open_node).public,
         "dial": "out",
+        **entry,
     }
     set_routes(open_node, {closed_id: to_closed})
     set_routes(closed_node, {open_id: to_open})

@@ -9,6 +9,7 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER
 from tests.linking import ANSWER_SECONDS, answer_of, key_of, link, linked_nodes, set_routes
 from tests.services.cable import cable_to
+from tests.services.outbound_proxy import PASSWORD, outbound_proxy
 from tests.world import NodeSetup
 
 HUB = "JG0100003300000030"
@@ -176,3 +177,22 @@ def test_a_link_ends_with_its_route(nodes):
         "no link",
     )
     assert closed_node.links.states() == []
+
+
+@pytest.mark.slow
+@pytest.mark.outbound_proxy
+def test_links_pass_a_proxy_that_asks_for_a_login(world, tmp_path):
+    open_node = world.node(NodeSetup(ME))
+    closed_node = world.node(NodeSetup(PEER))
+    port = int(open_node.addresses()["peer"].rpartition(":")[2])
+    password = tmp_path / "password"
+    password.write_text(PASSWORD)
+    with outbound_proxy(tmp_path / "proxy", port) as proxy:
+        link(
+            open_node,
+            closed_node,
+            proxy=proxy.url,
+            proxy_password=str(password),
+        )
+        assert f":{proxy.port}" in closed_node.links.states()[0].address
+        assert answer_of(open_node, PEER)["node_id"] == PEER

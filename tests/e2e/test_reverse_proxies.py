@@ -1,5 +1,6 @@
 """Nodes behind real reverse proxies that end TLS, as docs/network.md sets them up."""
 
+import json
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -9,8 +10,10 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from websockets.sync.client import connect
 
 from adapter.bfia.examples import A_PROVIDER
+from gateway.links.carrier import LINK_PATH
 from tests.certificates import Authority
 from tests.e2e import jobs
 from tests.e2e.jobs import GUEST, HOST
@@ -39,13 +42,17 @@ class Site:
     urls: Mapping[str, str]  # by node id
     authority: Authority
 
-    def client(self, file: str, name: str) -> httpx.Client:
-        """Return a client with a certificate for a name."""
+    def tls(self, file: str, name: str) -> ssl.SSLContext:
+        """Return the TLS context of a client with a certificate for a name."""
         files = self.authority.sign(file, "127.0.0.1", name)
         context = ssl.create_default_context(cafile=self.authority.file)
         context.load_cert_chain(files.certificate, files.key)
+        return context
+
+    def client(self, file: str, name: str) -> httpx.Client:
+        """Return a client with a certificate for a name."""
         return httpx.Client(
-            verify=context,
+            verify=self.tls(file, name),
             trust_env=False,
             timeout=120,
         )
@@ -103,6 +110,23 @@ def test_a_job_runs_between_nodes_behind_nginx_and_haproxy(site):
     job_id = guest.submit(body)
 
     assert guest.wait_job(job_id)["progress"] == 100
+
+
+@pytest.mark.parametrize(
+    ("node_id", "partner_id"),
+    PARTNERS.items(),
+    ids=["nginx", "haproxy"],
+)
+def test_a_link_of_a_closed_node_passes_the_proxy(site, node_id, partner_id):
+    url = site.urls[node_id].replace("https", "wss", 1) + LINK_PATH
+    tls = site.tls(f"dialling-{node_id}", partner_id)
+    with connect(
+        url,
+        ssl=tls,
+        compression=None,
+        proxy=None,
+    ) as socket:
+        assert "challenge" in json.loads(socket.recv(60))
 
 
 @pytest.mark.parametrize(
