@@ -37,6 +37,7 @@ from examples.demo.partners import become_partners
 from gateway.cli.language import t
 
 APPROVAL_TIMEOUT = 30.0  # seconds until a node knows of an approval
+LINK_TIMEOUT = 30.0  # seconds until a link to the bank stands
 LOCAL_BASE_IMAGE = "bfia-base:py311"
 PUBLIC_BASE_IMAGE = "python:3.11-slim"
 DATA_DESCRIPTIONS = {
@@ -55,6 +56,7 @@ class Options:
     directory: Path = Path("var/demo")
     base_image: str = ""
     key_length: int = 2048
+    closed: bool = False  # the partner has no open port
 
 
 def run(
@@ -186,6 +188,8 @@ def _train(
     for node in nodes:
         _show_node(node, console)
     _become_partners(nodes, console)
+    if options.closed:
+        _keep_links(*nodes, console)
     _register_and_upload(nodes, options, console)
     _share_datasets(nodes, console)
     bank = nodes[0]
@@ -233,6 +237,27 @@ def _become_partners(
     }
     _apply(bank, partner, contract)
     _show(console, "  bank applied for a contract, partner approved it")
+
+
+def _keep_links(
+    bank: NodeProcess,
+    partner: NodeProcess,
+    console: Console,
+) -> None:
+    """Let the partner dial the bank, whose route to the partner loses its address.
+
+    Raises `DemoFailed` if no link stands after `LINK_TIMEOUT`.
+    """
+    route_of_partner = f"{bank.operator}/api/v1/routes/{partner.node}"
+    route_of_bank = f"{partner.operator}/api/v1/routes/{bank.node}"
+    request("PATCH", route_of_partner, json={"route": {"reached": "by-link"}})
+    request("PATCH", route_of_bank, json={"route": {"dial": "out"}})
+    deadline = time.monotonic() + LINK_TIMEOUT
+    while not request("GET", route_of_partner)["route"]["links"]:
+        if time.monotonic() > deadline:
+            raise DemoFailed("the partner opens no link to the bank")
+        time.sleep(0.05)
+    _show(console, "  partner needs no open port now: it dials, and bank calls it over the links")
 
 
 def _apply(

@@ -299,6 +299,9 @@ def demo(
         str, typer.Option(help="With --engine docker: image with Python 3.11.")
     ] = "",
     key_length: Annotated[int, typer.Option(help="Bits of the Paillier keys.")] = 2048,
+    closed: Annotated[
+        bool, typer.Option("--closed", help="The partner has no open port and dials the bank.")
+    ] = False,
 ) -> None:
     """Two institutions train a model together on this machine, from upload to result. Needs a
     checkout.
@@ -321,6 +324,7 @@ def demo(
             directory=directory,
             base_image=base_image,
             key_length=key_length,
+            closed=closed,
         )
         run(choices)
     except DemoFailed as error:
