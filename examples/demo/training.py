@@ -189,7 +189,8 @@ def _train(
         _show_node(node, console)
     _become_partners(nodes, console)
     if options.closed:
-        _keep_links(*nodes, console)
+        bank, partner = nodes
+        _keep_links(bank, partner, console)
     _register_and_upload(nodes, options, console)
     _share_datasets(nodes, console)
     bank = nodes[0]
