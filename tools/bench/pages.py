@@ -33,7 +33,7 @@ Each compares with a floor or another product in the same run. [All figures](doc
 | 两个节点上十个任务依次执行（Docker） | 直接启动同样的容器 | {ratio 10} |
 | 与 {tasks} 个任务的作业同时运行的小作业 | 单独运行 | {beside} |
 | 数据库中有 {ended} 个已结束作业时的小作业 | 没有这些作业时 | {slower} |
-| 64 MiB 经两个节点从容器到容器 | 跳数相同、只转发的中继 | {push_time} |
+| 64 MiB 经两个节点从容器到容器 | 跳数相同、只转发的节点 | {push_time} |
 | 空闲节点的内存 | 空闲的 FATE-Flow 2.2 | {memory_ratio} |
 
 | 速率（越大越好） | 相比于 | 1 个客户端 | 8 个客户端 | 32 个客户端 |
@@ -102,7 +102,7 @@ other starts the next task after {failover} to {failover_worst}. An upload of {u
 | 其事务数（语句数） | – | 16、8 | {scheduler_transactions}、{participant_transactions}（{scheduler_statements}、{participant_statements}） | 更少 |
 | 空闲节点，process 引擎 | FATE-Flow {fate_flow_memory}、{fate_flow_threads} 个线程 | 138 MiB、23 个线程 | {memory}、{threads} 个线程 | ≤ 100 MiB、≤ 12 |
 | 空闲节点，docker 引擎 | | – | {docker_memory}、{docker_threads} 个线程 | |
-| 64 MiB 从容器到容器 | 跳数相同、只转发的中继，{relay_rate 64 MiB} | – | {push_rate 64 MiB}：{push_share 64 MiB} | ≥ 0.8 |
+| 64 MiB 从容器到容器 | 跳数相同、只转发的节点，{relay_rate 64 MiB} | – | {push_rate 64 MiB}：{push_share 64 MiB} | ≥ 0.8 |
 
 | 两个节点上一个作业的总时长（Docker） | 轮询 | 回调 | 直接启动，桥接网络 | 直接启动，主机网络 | 与桥接之比 | 与主机网络之比 |
 |---|---|---|---|---|---|---|
@@ -110,7 +110,7 @@ other starts the next task after {failover} to {failover_worst}. An upload of {u
 | 3 个任务依次执行 | {poll 3} | {callback 3} | {bare 3} | {host 3} | {ratio 3} | {to_host 3} |
 | 10 个任务依次执行 | {poll 10} | {callback 10} | {bare 10} | {host 10} | {ratio 10} | {to_host 10} |
 
-| HTTP 通道：一个节点 push，另一个节点 pop | 中位数 | 速率 | 只转发的中继 | 占其比例 |
+| HTTP 通道：一个节点 push，另一个节点 pop | 中位数 | 速率 | 只转发的节点 | 占其比例 |
 |---|---|---|---|---|
 | 1 KiB | {push 1 KiB} | {push_rate 1 KiB} | {relay_rate 1 KiB} | {push_share 1 KiB} |
 | 1 MiB | {push 1 MiB} | {push_rate 1 MiB} | {relay_rate 1 MiB} | {push_share 1 MiB} |
