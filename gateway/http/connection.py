@@ -154,7 +154,8 @@ class Connection(HttpToolsProtocol):
         is_stuck_in_one_part = self._unparsed > _MOST_HEAD
         if is_stuck_in_one_part and not self.transport.is_closing():
             self.send_400_response("")  # becomes 431, which has its own text
-        self._update_deadline()
+        if self._passing is None:  # a link has no deadline
+            self._update_deadline()
 
     def _update_deadline(self) -> None:
         """Limit the time in which a whole head, or the rest of a body, has to arrive.

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 PROOF_SECONDS = 10.0  # until the dialling node has proven its identity
 MAX_UNPROVEN = 64  # connections before the proof
 MAX_UNPROVEN_PER_ADDRESS = 8
+_LOOK_SECONDS = 1.0  # between two looks whether a link is still expected
 MAX_LINKS_PER_NODE = 16  # two from each of its gateways, and those whose end is not noticed yet
 
 
@@ -77,9 +78,9 @@ class Acceptor:
             host = self._parts.host_of(arrival.scope)
             with self._counted(host):
                 async with asyncio.timeout(PROOF_SECONDS):
-                    link = await self._accept(arrival)
+                    link, claim = await self._accept(arrival)
             log.info("link accepted", extra=_fields(link.origin))
-            await self._links.run(link)
+            await self._run(link, claim)
         except (LinkLost, LinkFault) as error:
             log.info("link ended", extra=_cause(arrival, error))
         except (LinkRefused, TimeoutError) as error:
@@ -100,8 +101,33 @@ class Acceptor:
             self._unproven[host] -= 1
             self._unproven += Counter()  # forgets the addresses without a connection
 
-    async def _accept(self, arrival: Arrival) -> Link:
-        """Return the link of a node that has proven its identity.
+    async def _run(self, link: Link, claim: proof.Claim) -> None:
+        """Carry a link as long as its connection lasts and it is expected.
+
+        Raises `LinkLost`, `LinkFault`.
+        """
+        watching = asyncio.create_task(self._end_when_unexpected(link, claim))
+        try:
+            await self._links.run(link)
+        finally:
+            watching.cancel()
+
+    async def _end_when_unexpected(self, link: Link, claim: proof.Claim) -> None:
+        """Break off a link once the route in force would refuse its opening."""
+        try:
+            while True:
+                await asyncio.sleep(_LOOK_SECONDS)
+                route = self._expected_route(claim.node)
+                self._check_certificate(route, link.origin.certificates)
+                proof.check_key(claim, route)
+        except LinkRefused as error:
+            fields = {**_fields(link.origin), "cause": str(error)}
+            log.warning("link is no longer expected", extra=fields)
+        finally:
+            link.close()
+
+    async def _accept(self, arrival: Arrival) -> tuple[Link, proof.Claim]:
+        """Return the link of a node that has proven its identity, and the proof.
 
         Raises `LinkRefused`, after telling the node, and `LinkLost`.
         """
@@ -127,11 +153,12 @@ class Acceptor:
             url="",
             certificates=tuple(arrival.certificates),
         )
-        return Link(
+        link = Link(
             carrier,
             origin,
             self._links.serve,
         )
+        return link, claim
 
     async def _check(
         self,

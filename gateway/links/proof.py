@@ -149,6 +149,11 @@ async def accept_proof(
     await carrier.send(_message({"acceptance": envelope}))
 
 
+def check_key(claim: Claim, route: Route) -> None:
+    """Raise `LinkRefused` unless one of the keys in a route has signed a claim."""
+    _open(claim.envelope, OPENING, route)
+
+
 async def refuse(carrier: Carrier, refused: LinkRefused) -> None:
     """Tell the other end why its link is refused. Raises `LinkLost`."""
     refusal = {

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import threading
 from base64 import b64decode
 
@@ -9,6 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.server import serve
 
+import gateway.http.connection as client_connection
 from gateway.domain.links.frames import MAX_DATA, Frame, Kind
 from gateway.domain.links.multiplex import FIRST_WINDOW
 from gateway.identity.keys import KEY_GENERATORS, KeyPair
@@ -490,3 +492,56 @@ def test_a_node_that_dials_keeps_no_link_to_a_false_node(world, fault, dialled_p
         )
         assert is_over.wait(ANSWER_SECONDS)
         assert closed.links.states() == []
+
+
+def test_a_link_outlasts_the_time_for_a_requests_head(gateway, pairs, monkeypatch):
+    monkeypatch.setattr(client_connection, "HEAD_SECONDS", 0.5)
+    with dialling(gateway) as link:
+        link.claim(
+            PEER,
+            pairs[PEER],
+            link.challenge(),
+        )
+        port = int(gateway.addresses()["peer"].rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as idle:
+            assert idle.recv(1) == b""  # the time for its head is over
+        assert b"HTTP/1.1" in link.request(*hello_of(PEER))
+
+
+# Name of a change of the route -> new values of its keys, None removes a key
+CHANGES = {
+    "disabled": {"enabled": False},
+    "called at an address": {"reached": None, "url": "http://127.0.0.1:9"},
+    "another key": {},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_accepted_link_ends_when_its_route_expects_it_no_more(gateway, pairs, change):
+    entry = {
+        "reached": "by-link",
+        "keys": pairs[PEER].public,
+        **CHANGES[change],
+    }
+    if change == "another key":
+        entry["keys"] = pairs[OTHER].public
+    with dialling(gateway) as link:
+        link.claim(
+            PEER,
+            pairs[PEER],
+            link.challenge(),
+        )
+        wait_for(
+            lambda: gateway.links.count(PEER) == 1,
+            20,
+            0.02,
+        )
+        set_routes(
+            gateway, {PEER: {key: value for key, value in entry.items() if value is not None}}
+        )
+        wait_for(
+            lambda: gateway.links.count(PEER) == 0,
+            ANSWER_SECONDS,
+            0.02,
+        )
+        link.wait_for_end()
