@@ -21,6 +21,9 @@ from gateway.domain.links.frames import MAX_FRAME
 LINK_PATH = "/v1/interconn/link"  # where the listener for peers takes links
 MAX_MESSAGE = MAX_FRAME  # bytes of one message, also of those before the first frame
 _READ_SIZE = 256 * 1024  # bytes
+# Bytes that wait to be sent: more than a frame of each stream has. An end with more of them answers
+# pings of one that reads nothing.
+_MAX_UNSENT = 64 * 1024 * 1024
 _WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 
 
@@ -101,11 +104,11 @@ class Carrier:
         self.post(message)
         await self._flush()
 
-    async def ping(self) -> None:
-        """Ask the other end for a sign of life. Raises `LinkLost`."""
+    def ping(self) -> None:
+        """Ask the other end for a sign of life, without waiting for room on the connection."""
         if self._protocol.state is State.OPEN:
             self._protocol.send_ping(b"")
-            await self._flush()
+            self._write()
 
     async def receive(self) -> bytes:
         """Return the next message. Raises `LinkLost` at the end of the connection."""
@@ -130,11 +133,13 @@ class Carrier:
         for event in self._protocol.events_received():
             if isinstance(event, Frame):
                 self._collect(event)
-        await self._flush()  # the answers to pings
+        self._write()  # the answers to pings; two ends that both waited for room would wait forever
         self._check_alive()
 
     def _check_alive(self) -> None:
         """Raise `LinkLost` for a WebSocket that was closed or whose other end breaks its rules."""
+        if self._writer.transport.get_write_buffer_size() > _MAX_UNSENT:
+            raise LinkLost("the other end reads nothing")
         if self._protocol.state is State.OPEN:
             return
         error = self._protocol.handshake_exc

@@ -62,11 +62,18 @@ class Dialler:
                 task.cancel()
 
     def _follow_routes(self) -> None:
-        """Begin the links of new routes, and end the links of changed or removed ones."""
+        """Begin the links of new routes, and end the links of changed or removed ones.
+
+        A link whose task has failed begins again.
+        """
         dialled = filter(_is_dialled, self._parts.routes())
         due = set(product(dialled, range(LINKS_PER_ROUTE)))
         for key in self._tasks.keys() - due:
             self._tasks.pop(key).cancel()
+        for key, task in list(self._tasks.items()):
+            if task.done():
+                log.error("the dialling of a link failed", exc_info=task.exception())
+                del self._tasks[key]
         for route, number in due - self._tasks.keys():
             keeping = asyncio.create_task(self._keep(route))
             self._tasks[route, number] = keeping

@@ -103,11 +103,7 @@ class Link:
             frame = self._multiplexer.open()
             self._carrier.post(encode(frame))
         except (TooManyStreams, LinkLost) as error:
-            fields = {
-                "node": self.origin.node,
-                "cause": str(error),
-            }
-            log.warning("a link takes no request", extra=fields)
+            self._log_refusal(error)
             sock.close()
             return
         self._begin(frame.stream, sock)
@@ -134,7 +130,12 @@ class Link:
 
     def _accept(self, number: int) -> None:
         """Serve a stream of the other end as a connection to the listener for peers."""
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:  # no descriptor is free
+            self._log_refusal(error)
+            self._break_off(number)
+            return
         self._begin(number, ours)
         self._serve(theirs, self.origin)
 
@@ -150,10 +151,22 @@ class Link:
         """Close the socket of an ended stream, and break the stream off."""
         del self._streams[stream.number]
         stream.sock.close()
+        self._break_off(stream.number)
+
+    def _break_off(self, number: int) -> None:
+        """Tell the other end that a stream is broken off, unless the stream has ended."""
         with suppress(LinkLost):
-            for frame in self._multiplexer.reset(stream.number):
+            for frame in self._multiplexer.reset(number):
                 message = encode(frame)
                 self._carrier.post(message)
+
+    def _log_refusal(self, error: Exception) -> None:
+        """Log why a stream does not begin."""
+        fields = {
+            "node": self.origin.node,
+            "cause": str(error),
+        }
+        log.warning("a link takes no request", extra=fields)
 
     # -------------------------------------------------------- copying
 
@@ -220,10 +233,9 @@ class Link:
 
     async def _keep_alive(self) -> None:
         """Ping the other end; break off the link if it stays silent."""
-        with suppress(LinkLost):
-            while not self._is_silent():
-                await self._carrier.ping()
-                await asyncio.sleep(PING_SECONDS)
+        while not self._is_silent():
+            self._carrier.ping()
+            await asyncio.sleep(PING_SECONDS)
         self._carrier.close()
 
 

@@ -1,0 +1,240 @@
+"""The connection of a link whose ends write more than they read."""
+
+import asyncio
+import socket
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+
+from gateway.identity.keys import KEY_GENERATORS, KeyPair
+from gateway.links import link as link_module
+from gateway.links.carrier import Carrier, LinkLost
+from gateway.links.dialling import LINKS_PER_ROUTE, Dialler, DialParts
+from gateway.links.link import Link, LinkOrigin
+from gateway.links.links import Links
+from route_table.model import Route
+
+BUFFER = 16 * 1024  # bytes of the kernel, so that little is under way
+STREAMS = 24
+SIZE = 100 * 1024  # bytes that pass over each stream
+SECONDS = 30
+
+
+async def streams_of(sock):
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+    return await asyncio.open_connection(sock=sock)
+
+
+@asynccontextmanager
+async def carriers():
+    """Yield both ends of a WebSocket, first the one that has dialled."""
+    dialling, dialled = socket.socketpair()
+    dialled_reader, dialled_writer = await streams_of(dialled)
+    opening = asyncio.create_task(open_carrier(dialling))
+    head = await dialled_reader.readuntil(b"\r\n\r\n")
+    accepted = await Carrier.accept(
+        dialled_reader,
+        dialled_writer,
+        head,
+    )
+    opened = await opening
+    try:
+        yield opened, accepted
+    finally:
+        opened.close()
+        accepted.close()
+
+
+async def open_carrier(sock):
+    reader, writer = await streams_of(sock)
+    return await Carrier.open(
+        reader,
+        writer,
+        "http://node",
+    )
+
+
+def link_on(carrier, serve, *, dials_out):
+    origin = LinkOrigin(
+        "JG0100002200000020",
+        "127.0.0.1:1",
+        dials_out=dials_out,
+        since=datetime.now(UTC),
+        url="",
+    )
+    return Link(
+        carrier,
+        origin,
+        serve,
+    )
+
+
+class Upload:
+    """A socket to whose other end bytes are sent until it is closed."""
+
+    def __init__(self, link):
+        self.sock, theirs = socket.socketpair()
+        self.sock.setblocking(False)
+        link.adopt(theirs)
+
+    async def send(self):
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self.sock, bytes(SIZE))
+
+
+@dataclass
+class Receiver:
+    """Counts the bytes of the streams that it serves."""
+
+    received: int = 0
+
+    def __post_init__(self):
+        self.tasks = []
+        self.is_complete = asyncio.Event()
+
+    def serve(self, sock, _):
+        sock.setblocking(False)
+        self.tasks.append(asyncio.create_task(self.count(sock)))
+
+    async def count(self, sock):
+        loop = asyncio.get_running_loop()
+        with sock:
+            while data := await loop.sock_recv(sock, 65536):
+                self.received += len(data)
+                if self.received == STREAMS * SIZE:
+                    self.is_complete.set()
+
+
+async def send_both_ways():
+    async with carriers() as ends, asyncio.timeout(SECONDS):
+        receivers = [Receiver(), Receiver()]
+        links = [
+            link_on(
+                carrier,
+                receiver.serve,
+                dials_out=dials_out,
+            )
+            for carrier, receiver, dials_out in zip(
+                ends,
+                receivers,
+                (True, False),
+                strict=True,
+            )
+        ]
+        running = [asyncio.create_task(link.run()) for link in links]
+        uploads = [Upload(link) for link in links for _ in range(STREAMS)]
+        sending = [asyncio.create_task(upload.send()) for upload in uploads]
+        await asyncio.gather(*(receiver.is_complete.wait() for receiver in receivers))
+        await asyncio.gather(*sending)
+        with ExitStack() as stack:
+            for upload in uploads:
+                stack.enter_context(upload.sock)
+        for link in links:
+            link.close()
+        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*receivers[0].tasks, *receivers[1].tasks)
+
+
+def test_both_ends_of_a_link_send_at_once_more_than_the_connection_holds():
+    asyncio.run(send_both_ways())
+
+
+async def send_to_an_end_that_reads_nothing():
+    async with carriers() as (opened, _), asyncio.timeout(SECONDS):
+        link = link_on(
+            opened,
+            Receiver().serve,
+            dials_out=True,
+        )
+        running = asyncio.create_task(link.run())
+        uploads = [Upload(link) for _ in range(STREAMS)]
+        sending = [asyncio.create_task(upload.send()) for upload in uploads]
+        with pytest.raises(LinkLost):
+            await running
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+        for upload in uploads:
+            upload.sock.close()
+
+
+def test_a_link_ends_though_bytes_wait_for_an_end_that_reads_nothing(monkeypatch):
+    monkeypatch.setattr(link_module, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(link_module, "SILENCE_SECONDS", 0.5)
+    asyncio.run(send_to_an_end_that_reads_nothing())
+
+
+async def ask_for_a_stream(monkeypatch):
+    async with carriers() as (opened, accepted), asyncio.timeout(SECONDS):
+        links = [
+            link_on(
+                opened,
+                Receiver().serve,
+                dials_out=True,
+            ),
+            link_on(
+                accepted,
+                Receiver().serve,
+                dials_out=False,
+            ),
+        ]
+        running = [asyncio.create_task(link.run()) for link in links]
+        upload = Upload(links[0])
+        monkeypatch.setattr(link_module.socket, "socketpair", fail_without_descriptors)
+        loop = asyncio.get_running_loop()
+        with upload.sock as sock:
+            assert await loop.sock_recv(sock, 1) == b""
+        assert not any(task.done() for task in running)
+        for link in links:
+            link.close()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def fail_without_descriptors():
+    raise OSError("Too many open files")
+
+
+def test_a_link_outlasts_a_stream_for_which_no_descriptor_is_free(monkeypatch):
+    asyncio.run(ask_for_a_stream(monkeypatch))
+
+
+class FaultyConnection:
+    """Fails in a way that nobody has foreseen."""
+
+    def __init__(self):
+        self.attempts = 0
+
+    def open(self, _):
+        self.attempts += 1
+        raise LookupError("an unforeseen fault")
+
+
+async def dial(connection):
+    route = Route(
+        "JG0100002200000020",
+        "http://127.0.0.1:9",
+        dial="out",
+    )
+    pair = KeyPair(KEY_GENERATORS["ed25519"]())
+    parts = DialParts(
+        node="JG0100001100000010",
+        routes=lambda: [route],
+        key=lambda: pair,
+        connect=connection.open,
+        tls_context=lambda _: None,
+        clock=lambda: datetime.now(UTC),
+    )
+    dialling = asyncio.create_task(Dialler(parts, Links()).run())
+    async with asyncio.timeout(SECONDS):
+        while connection.attempts <= LINKS_PER_ROUTE:
+            await asyncio.sleep(0.05)
+    dialling.cancel()
+    await asyncio.gather(dialling, return_exceptions=True)
+
+
+def test_a_link_is_dialled_again_after_an_unforeseen_fault():
+    connection = FaultyConnection()
+    asyncio.run(dial(connection))
+    assert connection.attempts > LINKS_PER_ROUTE
