@@ -155,7 +155,11 @@ class _Server(uvicorn.Server):
         self._accepting.append(asyncio.create_task(self._accept(sock)))
 
     def serve_stream(self, sock: socket.socket, origin: LinkOrigin) -> None:
-        """Serve a stream of a link as a connection; links limit the number of their streams."""
+        """Serve a stream of a link as a connection; a node has as many as an address."""
+        if not self._connection_count.take(origin.node):
+            sock.close()
+            self._warn_of_limit(origin.node)
+            return
         task = asyncio.create_task(self._serve_stream(sock, origin))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
@@ -168,8 +172,11 @@ class _Server(uvicorn.Server):
         def protocol() -> Connection:
             return connection
 
-        await asyncio.get_running_loop().connect_accepted_socket(protocol, sock)
-        await connection.lost.wait()
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, sock)
+            await connection.lost.wait()
+        finally:
+            self._connection_count.free(origin.node)
 
     async def shutdown(
         self,

@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.server import serve
 
 import gateway.http.connection as client_connection
-from gateway.domain.links.frames import MAX_DATA, Frame, Kind
+from gateway.domain.links.frames import MAX_DATA, Frame, Kind, decode
 from gateway.domain.links.multiplex import FIRST_WINDOW
 from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from gateway.identity.statements import sign_statement
@@ -27,6 +27,7 @@ NODE = NodeSetup(ME)
 OTHER = "JG0100003300000030"  # a partner with a link and a key of its own
 DIRECT = "JG0100004400000040"  # a partner with a key that is reached at its address
 HELLO = "/v1/interconn/schedule/node/hello"
+STREAMS_OF_A_LINK = 300  # two links with so many exceed the connections of one address
 
 
 def new_pair():
@@ -545,3 +546,25 @@ def test_an_accepted_link_ends_when_its_route_expects_it_no_more(gateway, pairs,
             0.02,
         )
         link.wait_for_end()
+
+
+def test_a_node_has_no_more_streams_than_connections(gateway, pairs, monkeypatch):
+    monkeypatch.setattr(client_connection, "HEAD_SECONDS", 3600.0)
+    with dialling(gateway) as first, dialling(gateway) as second:
+        for link in (first, second):
+            link.claim(
+                PEER,
+                pairs[PEER],
+                link.challenge(),
+            )
+            for number in range(STREAMS_OF_A_LINK):
+                link.send(Frame(Kind.OPEN, 2 * number + 1))
+        refused = decode(second.socket.recv(ANSWER_SECONDS))
+        assert refused.kind in (Kind.END, Kind.RESET)
+        with dialling(gateway) as other:
+            other.claim(
+                OTHER,
+                pairs[OTHER],
+                other.challenge(),
+            )
+            assert b"HTTP/1.1" in other.request(*hello_of(OTHER))
