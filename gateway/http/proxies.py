@@ -66,6 +66,8 @@ def _is_of(scope: Scope, proxies: Sequence[Network]) -> bool:
         address = ipaddress.ip_address(client[0])
     except ValueError:
         return False
+    # A listener for IPv6 shows addresses of IPv4 as ::ffff:10.0.0.1.
+    address = getattr(address, "ipv4_mapped", None) or address
     return any(address in network for network in proxies)
 
 

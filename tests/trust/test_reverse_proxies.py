@@ -2,12 +2,14 @@
 
 import base64
 import ssl
+from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from gateway.errors import Invalid
+from gateway.http.proxies import host_before
 from tests.certificates import Authority, Files
 from tests.inprocess import ME, PEER, Node, settings
 from tests.trust.peer_requests import PeerRequest
@@ -144,3 +146,11 @@ def test_settings_that_cannot_work_are_refused(tmp_path, listen, path):
     with pytest.raises(Invalid) as refusal:
         settings(tmp_path, ME, listen=listen)
     assert path in str(refusal.value)
+
+
+def test_a_proxy_is_trusted_whose_address_an_ipv6_listener_shows():
+    scope = {
+        "client": ("::ffff:10.0.0.2", 4711),
+        "headers": [(b"x-forwarded-for", b"192.0.2.9")],
+    }
+    assert host_before(scope, [ip_network("10.0.0.0/24")]) == "192.0.2.9"
