@@ -98,7 +98,7 @@ class DefaultProxy:
     """The proxy on the way to all hosts but some.
 
     ``direct`` has the other hosts: names, endings of names with a leading dot, addresses and
-    networks. This machine is always reached directly.
+    networks, in upper or lower case. This machine is always reached directly.
     """
 
     url: str | None = None
@@ -125,8 +125,8 @@ class DefaultProxy:
         )
 
     def _is_direct(self, host: str) -> bool:
-        """Return whether a host is reached without the proxy."""
-        hosts = _THIS_MACHINE + self.direct
+        """Return whether a host is reached without the proxy; ``host`` is in lower case."""
+        hosts = _THIS_MACHINE + tuple(map(str.lower, self.direct))
         address = _address(host)
         if address is None:
             endings = tuple(name for name in hosts if name.startswith("."))
@@ -140,7 +140,7 @@ def _networks(
     """Yield the addresses and networks among hosts."""
     for host in hosts:
         with suppress(ValueError):  # a name
-            yield ipaddress.ip_network(host)
+            yield ipaddress.ip_network(host, strict=False)  # 10.0.0.1/8 is 10.0.0.0/8
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

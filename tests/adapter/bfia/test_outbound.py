@@ -262,3 +262,17 @@ def test_a_setting_that_cannot_be_a_proxy_is_refused(tmp_path, proxy):
         settings(tmp_path, outbound={"proxy": proxy})
     assert "outbound.proxy" in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("direct", "host"),
+    [
+        ("10.0.0.1/8", "10.2.3.4"),
+        (".Bank.Example", "gw.bank.example"),
+        ("GW.example", "gw.example"),
+    ],
+)
+def test_a_direct_host_counts_in_each_spelling(tmp_path, direct, host):
+    outbound = {"proxy": "http://proxy.bank:3128", "direct": [direct]}
+    configured = settings(tmp_path, outbound=outbound)
+    assert configured.outbound.default.on_way_to(f"https://{host}:7380") is None
