@@ -1,12 +1,15 @@
 """Threads for calls to peers and to the engine, and the order of their work."""
 
 import threading
+import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
+
+from gateway.runtime.workloads import Workloads
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +29,7 @@ class Lanes:
     Within a lane jobs take turns, higher priorities first, and no job occupies more than half of
     the threads, so that a job with a thousand calls hardly delays other jobs. Calls for new jobs
     get at most every second turn, so that a burst of new jobs and the jobs under way cannot starve
-    each other.
+    each other. While a small job has work, a large one has one thread per lane (see `Workloads`).
 
     While jobs are being submitted, other work has one thread per lane: clients wait for their
     responses, and the jobs under way still go on.
@@ -37,8 +40,11 @@ class Lanes:
         threads: int = 8,
         own_lane: str = "",
         idle_time: float = _IDLE_TIME,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``threads``: the most threads of a lane; each ends after ``idle_time`` without work.
+
+        ``clock`` returns seconds.
 
         ``own_lane`` names the lane of calls to this node itself, which has fewer threads: its calls
         compute and never wait. Empty: there is no such lane.
@@ -49,6 +55,7 @@ class Lanes:
         self._lock = threading.Lock()
         self._lanes: dict[str, _Lane] = {}
         self._submissions = _Submissions()
+        self._workloads = Workloads(clock)
         self._closed = False
 
     @contextmanager
@@ -80,6 +87,7 @@ class Lanes:
                     lane,
                     self._threads_of(lane),
                     self._submissions,
+                    self._workloads,
                     self._idle_time,
                 )
             target = self._lanes[lane]
@@ -156,10 +164,12 @@ class _Lane:
         name: str,
         max_threads: int,
         submissions: _Submissions,
+        workloads: Workloads,
         idle_time: float,
     ) -> None:
         self._name = name
         self._submissions = submissions
+        self._workloads = workloads
         self._idle_time = idle_time
         self._max_threads = max_threads
         self._share = max(max_threads // 2, 1)  # threads that one job may occupy
@@ -186,6 +196,7 @@ class _Lane:
             jobs = self._queues.setdefault(priority, OrderedDict())
             jobs.setdefault(job, deque()).append(work)
             self._queued += 1
+            self._workloads.add(job)
             has_enough_idle_threads = self._idle_threads >= self._queued
             if has_enough_idle_threads or len(self._threads) >= self._max_threads:
                 self._condition.notify()
@@ -231,9 +242,12 @@ class _Lane:
             except Exception:
                 log.exception("work in a lane failed", lane=self._name)
             with self._condition:
+                self._workloads.remove(turn.job)
                 self._running -= Counter({turn.job: 1})  # keeps only positive counts
                 if not turn.is_for_new_job:
                     self._running_for_old_jobs -= 1
+                if self._queued and self._idle_threads:
+                    self._condition.notify()  # the job may no longer have to yield
 
     def _wait_for_turn(self) -> _Turn | None:
         """Wait for work and take it.
@@ -259,7 +273,7 @@ class _Lane:
     def _take_next(self) -> _Turn | None:
         """Take the next work; return None if no queued work may begin now.
 
-        Work has to wait while its job occupies its share of the threads. While jobs are being
+        Work has to wait while its job occupies as many threads as it may. While jobs are being
         submitted, work of other jobs also has to wait for the one thread that it may use.
         """
         for priority in sorted(self._queues, key=self._rank, reverse=True):
@@ -281,9 +295,15 @@ class _Lane:
     def _first_below_share(self, jobs: Iterable[str]) -> str | None:
         """Return the first job that may occupy another thread; None if there is none."""
         for job in jobs:
-            if self._running[job] < self._share:
+            if self._running[job] < self._limit(job):
                 return job
         return None
+
+    def _limit(self, job: str) -> int:
+        """Return how many threads a job may occupy now."""
+        if self._workloads.must_yield(job):
+            return 1
+        return self._share
 
     def _take(self, priority: int, job: str) -> _Turn:
         """Take the next work of a job out of its queue. The caller has the lock."""

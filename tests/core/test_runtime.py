@@ -15,6 +15,7 @@ from gateway.runtime.chores import Chore, Chores
 from gateway.runtime.lanes import NEW_JOB, Lanes
 from gateway.runtime.loop import Loop
 from gateway.runtime.turns import Turns
+from gateway.runtime.workloads import Workloads
 from tests.e2e.nodes import wait_for
 
 # Seconds between two ticks of a loop. A tick would repair a lost wake, so none comes during a test.
@@ -404,6 +405,115 @@ def test_no_job_holds_more_than_half_of_a_lane(lane, limit):
     wait_all(large_job_done)
     lanes.close()
     assert concurrency.most == limit
+
+
+@pytest.mark.parametrize(
+    ("large", "other", "seconds_later", "yields"),
+    [
+        pytest.param(
+            11,
+            1,
+            0.0,
+            True,
+            id="small",
+        ),
+        pytest.param(
+            11,
+            10,
+            0.9,
+            True,
+            id="soon",
+        ),
+        pytest.param(
+            11,
+            10,
+            1.1,
+            False,
+            id="waits for others",
+        ),
+        pytest.param(
+            11,
+            0,
+            0.0,
+            False,
+            id="has ended",
+        ),
+        pytest.param(
+            11,
+            11,
+            0.0,
+            False,
+            id="both large",
+        ),
+        pytest.param(
+            10,
+            1,
+            0.0,
+            False,
+            id="not large",
+        ),
+    ],
+)
+def test_a_large_job_yields_to_a_small_one_with_new_work(
+    large,
+    other,
+    seconds_later,
+    yields,
+):
+    time_now = [100.0]
+    workloads = Workloads(lambda: time_now[0])
+    add_works(workloads, "large", large)
+    add_works(workloads, "other", other)
+
+    time_now[0] += seconds_later
+
+    assert workloads.must_yield("large") is yields
+    assert not workloads.must_yield("other")
+    assert not workloads.must_yield("a job without work")
+
+
+def add_works(workloads, job, count):
+    """Count so many works of a job, after one that has ended."""
+    workloads.add(job)
+    workloads.remove(job)
+    for _ in range(count):
+        workloads.add(job)
+
+
+def test_a_large_job_has_one_thread_of_a_lane_while_a_small_one_has_work():
+    time_now = [100.0]
+    lanes = Lanes(threads=4, clock=lambda: time_now[0])
+    concurrency = Concurrency()
+    blockers_end = threading.Event()
+    small_job_ends = threading.Event()
+    large_job_works = [(threading.Event(), threading.Event()) for _ in range(20)]
+
+    def hang(has_begun, release):
+        with concurrency.call():
+            has_begun.set()
+            release.wait(LONG)
+
+    lanes.submit("another peer", partial(small_job_ends.wait, LONG), "small")
+    for job in ("a", "b") * 2:
+        lanes.submit("peer", partial(blockers_end.wait, LONG), job)
+    for events in large_job_works:
+        lanes.submit("peer", partial(hang, *events), "large")
+    blockers_end.set()
+    for number in range(5):
+        is_done = threading.Event()
+        lanes.submit("peer", is_done.set, f"other {number}")
+        assert is_done.wait(LONG)
+    first_begun, first_release = large_job_works[0]
+    assert first_begun.wait(LONG)
+    assert concurrency.most == 1
+
+    time_now[0] += 2.0  # the small job waits for its peer
+    first_release.set()
+    wait_for(lambda: concurrency.most == 2)
+    small_job_ends.set()
+    for _, release in large_job_works:
+        release.set()
+    lanes.close()
 
 
 def test_lanes_are_closed_while_a_thread_is_being_started(monkeypatch):
