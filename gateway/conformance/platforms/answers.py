@@ -57,6 +57,11 @@ class Answer:
             return data
         return {}
 
+    @property
+    def has_data(self) -> bool:
+        """Whether the response has an object `data`, also an empty one."""
+        return self.envelope is not None and isinstance(self.envelope.get("data"), dict)
+
     def value(self, name: str) -> Any:
         """Return a field of the data, or of the envelope as FATE-Flow sends it; None without it."""
         if name in self.data:
@@ -87,7 +92,10 @@ class Answer:
         status = self.exchange.status
         if status is None:
             return self.exchange.failure
-        if _TRACE.search(self.exchange.received.decode("utf-8", "replace")):
+        has_trace = bool(_TRACE.search(self.exchange.received.decode("utf-8", "replace")))
+        if has_trace and status >= 500:
+            return f"HTTP {status}, and the response holds a program's trace"
+        if has_trace:
             return "the response holds a program's trace"
         if status >= 500:
             return f"HTTP {status}"

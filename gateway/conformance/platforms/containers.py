@@ -175,7 +175,7 @@ def _object_in(content: bytes) -> dict[str, Any]:
     """Return the JSON object in some bytes; empty for any other content."""
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if isinstance(value, dict):
         return value

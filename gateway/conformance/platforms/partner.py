@@ -53,7 +53,7 @@ class Received:
         """The body as a JSON object; empty for any other body."""
         try:
             value = json.loads(self.content or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         if isinstance(value, dict):
             return value

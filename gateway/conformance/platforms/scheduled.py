@@ -134,6 +134,22 @@ def wait_for_task_start(trial: Trial, job: Submitted, name: str) -> Received:
     return starts[0]
 
 
+def wait_for_start_after_report(
+    trial: Trial,
+    job: Submitted,
+    report: Answer,
+) -> Received:
+    """Wait for the start of the second task, once the first one's success was reported.
+
+    ``report``: the response to that report. Raises `Broken` if no start comes.
+    """
+    try:
+        return wait_for_task_start(trial, job, SECOND)
+    except Broken as broken:
+        text = f"task/callback of {FIRST} is answered with {report.summary}, but {broken}"
+        raise Broken(text) from None
+
+
 def wait_for_end(trial: Trial, job: Submitted) -> Answer:
     """Wait until a scheduled job is FINISHED. Raises `Broken` if it does not get there."""
     deadline = time.monotonic() + trial.options.timeout

@@ -51,7 +51,7 @@ def read_transport_answer(exchange: Exchange) -> TransportAnswer:
         return _read_protobuf(exchange)
     try:
         value = json.loads(exchange.received)
-    except ValueError:
+    except (ValueError, RecursionError):
         return TransportAnswer(exchange)
     if not isinstance(value, Mapping):
         return TransportAnswer(exchange)
@@ -107,7 +107,8 @@ def judge_delivery(exchange: Exchange, form: str) -> Finding:
     """
     code = code_of(exchange)
     assume_served(exchange)
-    demand_except("kuscia", code != LEGACY_SUCCESS, f"{form}: the success code is 0")
+    text = f"{form}: the success code is {code}, not {SUCCESS}"
+    demand_except("kuscia", code != LEGACY_SUCCESS, text)
     demand(code == SUCCESS, f"{form}: {summary_of(exchange)}")
     return holds(f"{form}: stored")
 

@@ -101,6 +101,8 @@ class Trial:
         self.options = options
         # The version by which the node is judged.
         self.standard = STANDARDS[LATEST]
+        # Whether a clause has shown that the node accepts reports and ignores them.
+        self.loses_reports = False
         self._partner = partner
         self._transport = transport
         self._operator = operator

@@ -16,7 +16,7 @@ def json_object(content: bytes) -> dict[str, Any]:
     """Return the JSON object in a body; empty for any other body."""
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if isinstance(value, dict):
         return value

@@ -3,7 +3,7 @@
 Each mutant is such a fault; a proxy puts it between the check and a node of this gateway.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,23 @@ from typing import Any
 import pytest
 import yaml
 
+from adapter.bfia.channel.codec import INVOKE, TRANSPORT
+from adapter.bfia.paths import NODE
+from gateway.conformance.platforms.answers import read_answer
 from gateway.conformance.platforms.check import judge
 from gateway.conformance.platforms.clauses import clause_of, clauses
-from gateway.conformance.platforms.findings import Finding, Verdict
+from gateway.conformance.platforms.findings import Exchange, Finding, Verdict
 from gateway.conformance.platforms.node import CheckedNode
 from gateway.conformance.platforms.standards import LATEST, STANDARDS
-from gateway.conformance.platforms.trial import CREATE, STATUS_ALL, Trial, TrialOptions
+from gateway.conformance.platforms.transport_answers import read_transport_answer
+from gateway.conformance.platforms.trial import (
+    CREATE,
+    REPORT,
+    START,
+    STATUS_ALL,
+    Trial,
+    TrialOptions,
+)
 from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from tests.conformance.platforms.checked import (
     CHECK,
@@ -36,8 +47,12 @@ from tests.conformance.platforms.mutants.kinds import (
     case_id,
     changed_response,
     is_post,
+    of_old_transports,
     refused_if,
     replaced,
+    swallowed,
+    traced,
+    without,
 )
 from tests.conformance.platforms.proxy import Mutant, Proxy
 
@@ -57,6 +72,11 @@ class Between:
 
     def judge(self, clause_id: str, standard: str = LATEST) -> Finding:
         """Judge a clause through the proxies by a trial that shares no job with another one."""
+        (finding,) = self.judge_in_turn([clause_id], standard)
+        return finding
+
+    def judge_in_turn(self, clause_ids: Sequence[str], standard: str = LATEST) -> list[Finding]:
+        """Judge clauses through the proxies, one after the other, by one trial."""
         trial = self.site.trial
         node = CheckedNode(
             self.to_node.url,
@@ -68,7 +88,7 @@ class Between:
         try:
             fresh_trial = Trial(node, trial.partner, trial.evidence, SHORT_TIMEOUT)
             fresh_trial.standard = STANDARDS[standard]
-            return judge(fresh_trial, clause_of(clause_id))
+            return [judge(fresh_trial, clause_of(clause_id)) for clause_id in clause_ids]
         finally:
             node.close()
 
@@ -140,6 +160,51 @@ def test_a_proxy_without_a_fault_breaks_no_clause(between: Between):
     for clause_id in ("C-2-envelope", "C-3.8-end", "C-3.4-order", "T-2.2-protobuf"):
         finding = between.judge(clause_id)
         assert finding.verdict is Verdict.HOLDS, finding.observation
+
+
+def test_a_lost_report_is_named_and_its_consequence_is_not_tried(between: Between):
+    clause_ids = ("C-3.9-takes-reports", "C-3.9-early")
+    with between.to_node.mutated(swallowed(REPORT)):
+        lost, early = between.judge_in_turn(clause_ids)
+    assert lost.observation.startswith("task/callback of probe_1 is answered with code 0")
+    assert "but no task/start of probe_2" in lost.observation
+    assert early.verdict is Verdict.NOT_TRIED
+    assert "C-3.9-takes-reports" in early.observation
+
+
+# Parts of what is seen, by a clause and its fault.
+SEEN = (
+    ("M-3-query", changed_response(f"{NODE}/query", without("data")), "has no object data"),
+    ("C-2-envelope", changed_response(START, without("data")), "job/start: data is absent"),
+    ("C-2-trace", traced, "config.role.guest: a text: HTTP 500, and the response holds"),
+    (
+        "T-2.2.2-transport",
+        changed_response(TRANSPORT, of_old_transports),
+        "the success code is 0, not E0000000000",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("clause_id", "mutant", "part"),
+    SEEN,
+    ids=[clause_id for clause_id, *_ in SEEN],
+)
+def test_what_is_seen_names_the_fault(
+    between: Between,
+    clause_id: str,
+    mutant: Mutant,
+    part: str,
+):
+    with between.to_node.mutated(mutant):
+        finding = between.judge(clause_id)
+    assert part in finding.observation
+
+
+def test_deeply_nested_responses_are_no_answer():
+    exchange = Exchange(True, "POST", INVOKE, {}, b"", 200, {}, b"[" * 20_000)
+    assert read_transport_answer(exchange).code == ""
+    assert read_answer(exchange).breaches == (("the body is not JSON", ""),)
 
 
 # Faults by version 1.2.0 that version 1.0 demands: a clause and the fault.

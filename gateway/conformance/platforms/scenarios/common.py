@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from adapter.bfia.paths import SCHEDULE
 from gateway.conformance.platforms.answers import SUCCESS_CODES, Answer, read_answer
 from gateway.conformance.platforms.findings import (
     Finding,
@@ -37,17 +38,32 @@ _WRONG_IDS: tuple[Any, ...] = (5, ["a"], {"a": 1}, None)
 # Profiles of the platforms with a success code, by that code.
 _DIALECTS = {0: "spec", 200: "kuscia"}
 _LEAST_ERROR_STATUS = 400  # of HTTP
-_LONGEST_CHANGE = 120  # characters of a wrong value that a finding repeats
 
 
 @tries("C-2-envelope")
-def success_has_the_envelope(trial: Trial) -> Finding:
-    """The response to a success."""
-    response = trial.create(trial.sample_job())
+def successes_have_the_envelope(trial: Trial) -> Finding:
+    """The responses to the creation, the start and the stop of a job."""
+    body = trial.sample_job()
+    response = trial.create(body)
     demand(response.succeeded, f"a valid job is refused: {response.summary}")
-    of_code = str(SUCCESS_CODES[1])  # another clause judges the code
-    breaches = [breach for breach in response.breaches if of_code not in breach[0]]
+    breaches = _breaches_of_success(CREATE, response)
+    for path in (START, STOP):
+        response = trial.node.ask(path, {"job_id": body["job_id"]})
+        breaches += _breaches_of_success(path, response)
     return _judge_breaches(breaches, "code, msg and data have the standard's types")
+
+
+def _breaches_of_success(path: str, response: Answer) -> list[tuple[str, str]]:
+    """Return the breaches of a success's form, with the path; [] for a refusal."""
+    if not response.succeeded:
+        return []
+    of_code = str(SUCCESS_CODES[1])  # another clause judges the code
+    name = path.removeprefix(f"{SCHEDULE}/")
+    breaches = []
+    for text, dialect in response.breaches:
+        if of_code not in text:
+            breaches.append((f"{name}: {text}", dialect))
+    return breaches
 
 
 @tries("C-2-code")
@@ -108,19 +124,19 @@ def bad_input_shows_no_trace(trial: Trial) -> Finding:
     """A job with wrong values at every level."""
     body = trial.sample_job()
     config = body["config"]
-    wrong_values: tuple[dict[str, Any], ...] = (
-        {"dag": []},
-        {"dag": {"components": "x"}},
-        {"dag": {"components": [None]}},
-        {"config": config | {"role": [trial.me]}},
-        {"config": config | {"role": {"guest": trial.me}}},
-        {"config": config | {"initiator": "me"}},
-        {"config": config | {"task_params": [1]}},
-    )
+    wrong_values: dict[str, dict[str, Any]] = {
+        "dag: a list": {"dag": []},
+        "dag.components: a text": {"dag": {"components": "x"}},
+        "dag.components.0: null": {"dag": {"components": [None]}},
+        "config.role: a list": {"config": config | {"role": [trial.me]}},
+        "config.role.guest: a text": {"config": config | {"role": {"guest": trial.me}}},
+        "config.initiator: a text": {"config": config | {"initiator": "me"}},
+        "config.task_params: a list": {"config": config | {"task_params": [1]}},
+    }
     problems = []
-    for change in wrong_values:
-        name = f"job/create with {change}"[:_LONGEST_CHANGE]
-        problems += _refusal_problems(name, trial.node.ask(CREATE, body | change))
+    for name, change in wrong_values.items():
+        response = trial.node.ask(CREATE, body | change)
+        problems += _refusal_problems(f"job/create with {name}", response)
     return _judge_problems(problems, "jobs with wrong values are refused without a trace")
 
 

@@ -34,8 +34,9 @@ def describes_itself(trial: Trial) -> Finding:
     """The description of the node."""
     response = _get(trial, f"{NODE}/query", node_id=trial.node.node_id)
     demand(response.succeeded, f"refused: {response.summary}")
+    demand(response.has_data, "the response has no object data, where its fields belong")
     missing = [name for name in _NODE_FIELDS if name not in response.data]
-    demand(not missing, f"absent: {', '.join(missing)}")
+    demand(not missing, f"data lacks {', '.join(missing)}")
     return holds("the description has all required fields")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.conformance.platforms.answers import Answer
 from gateway.conformance.platforms.findings import (
     Broken,
     Finding,
@@ -27,6 +28,7 @@ from gateway.conformance.platforms.scheduled import (
     submit,
     task_states,
     wait_for_end,
+    wait_for_start_after_report,
     wait_for_task_start,
 )
 from gateway.conformance.platforms.trial import (
@@ -273,14 +275,25 @@ class _HangsUpOnce:
 def takes_reports(trial: Trial) -> Finding:
     """A job with ``sync_type: callback``: the party reports, and the job ends."""
     _, job = schedule_job(trial, {FIRST: "RUNNING", SECOND: "RUNNING"}, sync_type="callback")
-    for name in (FIRST, SECOND):
-        response = report_until_taken(trial, wait_for_task_start(trial, job, name))
-        demand(response.succeeded, f"task/callback is refused: {response.summary}")
+    first_response = _report_success(trial, wait_for_task_start(trial, job, FIRST))
+    try:
+        second_start = wait_for_start_after_report(trial, job, first_response)
+    except Broken:
+        trial.loses_reports = True
+        raise
+    _report_success(trial, second_start)
     try:
         wait_for_end(trial, job)
     except Broken as broken:
         demand_except("fate", False, f"the reports are accepted, but {broken}")
     return holds("reports are accepted, and the job ends by them")
+
+
+def _report_success(trial: Trial, start: Received) -> Answer:
+    """Report the success of a started task; return the response. Raises `Broken` if refused."""
+    response = report_until_taken(trial, start)
+    demand(response.succeeded, f"task/callback is refused: {response.summary}")
+    return response
 
 
 @tries("C-3.9-late")
