@@ -172,8 +172,8 @@ def test_a_lost_report_is_named_and_its_consequence_is_not_tried(between: Betwee
     assert "C-3.9-takes-reports" in early.observation
 
 
-# Parts of what is seen, by a clause and its fault.
-SEEN = (
+# Parts of an observation, by a clause and its fault.
+OBSERVATIONS = (
     ("M-3-query", changed_response(f"{NODE}/query", without("data")), "has no object data"),
     ("C-2-envelope", changed_response(START, without("data")), "job/start: data is absent"),
     ("C-2-trace", traced, "config.role.guest: a text: HTTP 500, and the response holds"),
@@ -187,10 +187,10 @@ SEEN = (
 
 @pytest.mark.parametrize(
     ("clause_id", "mutant", "part"),
-    SEEN,
-    ids=[clause_id for clause_id, *_ in SEEN],
+    OBSERVATIONS,
+    ids=[clause_id for clause_id, *_ in OBSERVATIONS],
 )
-def test_what_is_seen_names_the_fault(
+def test_an_observation_names_the_fault(
     between: Between,
     clause_id: str,
     mutant: Mutant,
