@@ -32,7 +32,6 @@ _MOST_LARGE = 2  # large messages sent at the same time, as gRPC copies each of 
 # Options of a connection; -1: no limit.
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
-    ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 2000),
@@ -215,6 +214,8 @@ def _target(
     split = urlsplit(url)
     options: list[tuple[str, Any]] = list(_OPTIONS)
     proxy = proxy_of(identity)
+    # Without a proxy, gRPC must not take one from the environment.
+    options.append(("grpc.enable_http_proxy", int(proxy is not None)))
     if proxy is not None:
         options.append(("grpc.http_proxy", proxy.url()))
     if split.scheme == "grpc":

@@ -1,14 +1,18 @@
 """Connections through HTTP proxies: a real one, and proxies that misbehave."""
 
+import asyncio
 import base64
 import socket
+import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from adapter.bfia.channel.grpc_client import GrpcConnection
 from adapter.bfia.outbound import login_header, open_socket, proxy_of
 from gateway.errors import Invalid
 from route_table.document import parse
@@ -276,3 +280,44 @@ def test_a_direct_host_counts_in_each_spelling(tmp_path, direct, host):
     outbound = {"proxy": "http://proxy.bank:3128", "direct": [direct]}
     configured = settings(tmp_path, outbound=outbound)
     assert configured.outbound.default.on_way_to(f"https://{host}:7380") is None
+
+
+async def call_by_grpc(identity: Identity) -> None:
+    """Call a partner by gRPC; raises OSError."""
+    connection = GrpcConnection(
+        "grpc://gw.partner.example:443",
+        identity,
+        ssl.create_default_context(),
+    )
+    try:
+        await connection.post(
+            "/v1/interconn/chan/invoke",
+            GREETING,
+            [],
+            5.0,
+        )
+    finally:
+        await connection.close()
+
+
+def test_a_call_by_grpc_goes_through_the_proxy_of_its_route(tmp_path):
+    password = tmp_path / "password"
+    password.write_text("p@s:s/w%rd\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(SECONDS)
+        identity = Identity(
+            proxy=f"http://{USER}@127.0.0.1:{server.getsockname()[1]}",
+            proxy_password=str(password),
+        )
+        with ThreadPoolExecutor() as pool:
+            calling = pool.submit(asyncio.run, call_by_grpc(identity))
+            connection, _ = server.accept()
+            with connection:
+                request = connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+            server.close()
+            with pytest.raises(OSError):
+                calling.result(SECONDS)
+    login = base64.b64encode(f"{USER}:p@s:s/w%rd".encode())
+    assert request.startswith(b"CONNECT gw.partner.example:443 HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic " + login in request
