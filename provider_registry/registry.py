@@ -693,9 +693,10 @@ class Registry:
         return _version_unknown(same_name, version, device)
 
     def _provider_unknown(self, provider: str, device: str) -> Unknown:
-        """Return the error of a name that is not registered, with the most similar one.
+        """Return the error of a name that is not registered.
 
-        The message names the device unless it is the default one.
+        The message has the most similar name or, without one, the command that registers a
+        provider. It names the device unless it is the default one.
         """
         text = f"no provider {shorten(provider)} is registered"
         if device != DEVICE:
@@ -703,7 +704,7 @@ class Registry:
         names = dict.fromkeys(registered.name for registered in self.repository.list())
         similar = near(provider, names, SIMILARITY)
         if similar:
-            text += f", but {similar} is: did you mean that?"
+            return Unknown("PROVIDER_UNKNOWN", f"{text}, but {similar} is: did you mean that?")
         register = "register it with: bfia-gateway provider register FILE"
         return Unknown("PROVIDER_UNKNOWN", f"{text}; {register}")
 

@@ -19,7 +19,7 @@ from gateway.cli.command import Output, command, save
 from gateway.cli.language import t
 from gateway.cli.output import print_json, say, warn
 from gateway.cli.tables import Columns, listing, table
-from gateway.cli.values import amount, size, when
+from gateway.cli.values import amount, size, translate_own, when
 from gateway.errors import counted
 
 commands = typer.Typer(name="data")
@@ -634,10 +634,20 @@ def _print_grants(response: Mapping[str, Any]) -> None:
         "node": "node",
         "state": "state",
         "until": _grant_end,
-        "by": "granted_by",
-        "why": "reason",
+        "by": _grantor,
+        "why": _grant_reason,
     }
     listing(response, "grants", columns, noun="grant")
+
+
+def _grantor(grant: Mapping[str, Any]) -> str:
+    """Return who granted; a name that this program entered is translated."""
+    return translate_own(grant["granted_by"])
+
+
+def _grant_reason(grant: Mapping[str, Any]) -> str:
+    """Return the reason of a grant; a reason that this program entered is translated."""
+    return translate_own(grant["reason"])
 
 
 def _grant_end(grant: Mapping[str, Any]) -> str:

@@ -409,7 +409,7 @@ def applications(
     columns: Columns = {
         "number": "number",
         "kind": "kind",
-        "who": _side,
+        "applicant": _side,
         "partner": "partner",
         "for": "subject",
         "scope": _scope,
@@ -427,7 +427,9 @@ def applications(
 
 def _side(application: Mapping[str, Any]) -> str:
     """Return the side that applied, in the language in use."""
-    return t(application["side"])
+    if application["side"] == "mine":
+        return t("this node")
+    return t("the partner")
 
 
 def _scope(application: Mapping[str, Any]) -> str:
@@ -612,8 +614,20 @@ def _outcome_text(application: Mapping[str, Any], verb: str) -> str:
         if not expiry:
             return f"contract with {partner} approved; its route is written"
         return f"contract with {partner} approved until {expiry}; its route is written"
+    if verb == "approve" and application["status"] == "APPROVED" and not application["trouble"]:
+        return _permit_text(application)
     subject = f"{application['kind']} {application['subject']}"
     return f"application {application['number']}: {subject}, {partner}: {application['status']}"
+
+
+def _permit_text(application: Mapping[str, Any]) -> str:
+    """Return who may now use what, and until when."""
+    subject = application["subject"]
+    partner = application["partner"]
+    expiry = str(application["expires_at"] or "")[:10]
+    if not expiry:
+        return f"use of {subject} by {partner} approved"
+    return f"use of {subject} by {partner} approved until {expiry}"
 
 
 def _expiry(days: float | None) -> str | None:

@@ -23,6 +23,7 @@ _TRUTH_WORDS = {
 }
 # Names and reasons in histories that this program enters itself.
 _PRODUCT_WORDS = frozenset({"somebody", "operator", "file", "invitation accepted"})
+_APPLICATION = re.compile(r"application \d+")  # the reason of a grant by a permit
 
 
 def cell(value: Any) -> str:
@@ -59,7 +60,8 @@ def _fields(value: Mapping[str, Any]) -> str:
 
 def translate_own(text: str) -> str:
     """Translate a name or reason that this program entered; leave users' texts unchanged."""
-    if text in _PRODUCT_WORDS or text.endswith(" (command line)"):
+    is_own = text in _PRODUCT_WORDS or text.endswith(" (command line)")
+    if is_own or _APPLICATION.fullmatch(text):
         return t(text)
     return text
 

@@ -430,6 +430,8 @@ class Admission:
     ) -> None:
         """Refuse a job for a dataset that it may not use, together with its other problems."""
         remedy = f"have an admin of {self._node} enable the dataset, or grant it to the job's nodes"
+        if not_shared.reason.startswith("PERMIT_"):  # a grant alone would not help
+            remedy = next_step(not_shared.reason, ENGLISH).rstrip(".")
         error = NotShared(not_shared.reason, [*not_shared.problems, *problems], not_shared.why)
         draft.refuse(error, *as_problems("datasets", not_shared.problems, remedy))
 

@@ -1,6 +1,6 @@
 """Dry run: the report of every node of a job on its creation, without creating anything."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -75,13 +75,13 @@ class DryRun:
         with ThreadPoolExecutor(min(len(nodes), _NODES_AT_A_TIME)) as pool:
             plans = tuple(pool.map(partial(self._plan_at, completed), nodes))
         if self._peers.node in nodes:
-            return JobPlan(plans)
+            return JobPlan(_without_refused(plans))
         this_node = NodePlan(
             self._peers.node,
             (),
             tuple(self._submission(completed)),
         )
-        return JobPlan((this_node, *plans))
+        return JobPlan(_without_refused((this_node, *plans)))
 
     def _plan_at(self, job: CompletedJob, node: NodeId) -> NodePlan:
         """Return the checks of one node: first those of the route to it, then its own report.
@@ -162,6 +162,30 @@ class DryRun:
         if not items:
             return [Item("reported", Standing.UNKNOWN, cause="not reported by this node")]
         return items
+
+
+def _without_refused(plans: Iterable[NodePlan]) -> tuple[NodePlan, ...]:
+    """Leave out the warnings about paths in the job that the check of the submission refuses.
+
+    Without this, a plan would call one parameter refused and "passed on as it is".
+    """
+    plans = tuple(plans)
+    refused = {
+        item.about
+        for plan in plans
+        for item in plan.items
+        if item.check == "job" and item.standing is Standing.PROBLEM and item.about
+    }
+    shortened = []
+    for plan in plans:
+        items = tuple(item for item in plan.items if not _warns_of(item, refused))
+        shortened.append(replace(plan, items=items))
+    return tuple(shortened)
+
+
+def _warns_of(item: Item, paths: Set[str]) -> bool:
+    """Return whether an item is a warning about one of these paths."""
+    return item.standing is Standing.WARNING and item.about in paths
 
 
 def _has_own_row(step: Step) -> bool:

@@ -142,7 +142,7 @@ def test_a_refusal_is_in_the_preferred_language(node, accepted, is_chinese):
 def test_a_chinese_refusal_has_the_fact_before_the_next_step(node):
     message = get_body(node, "/api/v1/jobs/none", "zh")["msg"]
     step = catalogue.reasons()["JOB_UNKNOWN"].next_step["zh"]
-    assert message == f"JOB_UNKNOWN: 没有提交、调度或运行作业 none。{step}"
+    assert message == f"JOB_UNKNOWN: 本节点没有提交、调度或运行作业 none。{step}"
 
 
 def test_a_refusal_that_has_no_chinese_begins_with_the_meaning():

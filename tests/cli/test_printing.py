@@ -112,6 +112,53 @@ def test_changed_parameters_are_confirmed_with_their_version(responses, tmp_path
     assert printed == "job-0123 continues with version 2 of its parameters"
 
 
+def test_a_chinese_list_leaves_states_as_the_chinese_readme_says(responses, use_language):
+    readme = Path("README.zh-CN.md").read_text(encoding="utf-8")
+    assert "状态名不翻译" in readme
+    waiting = {
+        "job_id": "job-0123",
+        "flow_id": "f",
+        "status": "PENDING",
+        "outcome": None,
+        "created_at": "2026-11-27T03:00:00+00:00",
+        "ended_at": None,
+        "sides": ["participant"],
+        "user": "",
+    }
+    responses["GET /api/v1/jobs"] = {
+        "jobs": [JOB | waiting],
+        "next": None,
+    }
+    use_language("zh")
+
+    printed = output_of("job", "list")
+
+    assert "状态" in printed
+    assert "PENDING" in printed
+    assert "待处理" not in printed
+
+
+def test_an_approval_shows_the_submitter_beside_the_requesting_node(responses):
+    approval = {
+        "job_id": "job-0123",
+        "initiator": "JG2",
+        "submitted_by": ["ann"],
+        "roles": ["host.0"],
+        "tasks": [],
+        "approval": None,
+    }
+    responses["GET /api/v1/approvals"] = {
+        "approvals": [approval],
+        "total": 1,
+        "next": None,
+    }
+
+    printed = output_of("job", "approvals")
+
+    assert "requested by ┃ submitted by" in printed
+    assert "JG2 │ ann" in printed
+
+
 def test_undrain_says_that_the_node_takes_jobs(responses):
     responses["POST /api/v1/undrain"] = {"draining": False}
     assert output_of("undrain") == "the node takes jobs"
@@ -427,7 +474,13 @@ def test_applications_are_listed_with_their_trouble(responses):
         "next": None,
     }
     printed = output_of("partner", "applications")
-    for text in ("APPLIED", "ed25519 a1b2", "5 of 5 used (asked: 10)", "n2 is silent"):
+    for text in (
+        "the partner",
+        "APPLIED",
+        "ed25519 a1b2",
+        "5 of 5 used (asked: 10)",
+        "n2 is silent",
+    ):
         assert text in printed
 
 

@@ -49,6 +49,14 @@ NAMES = re.compile(r"\bJG\d|\w+#\w+|[A-Z]+_[A-Z_]+")
         ),
         ("1 dataset", "1 个数据集"),
         (
+            "use of data#customers by JG2 approved until 2026-12-29",
+            "已批准 JG2 使用 data#customers，有效至 2026-12-29",
+        ),
+        (
+            "no job j-1 was submitted, is scheduled or runs here",
+            "本节点没有提交、调度或运行作业 j-1",
+        ),
+        (
             "docker with gpu 2, and 1 further engine: far (swarm) has cpu 3, memory 8 GiB",
             "docker，gpu 2，另有 1 个引擎：far（swarm）有 cpu 3, memory 8 GiB",
         ),
@@ -285,6 +293,8 @@ def test_the_audit_names_an_action_once(chinese_commands):
     [
         ("somebody", "未认证用户"),
         ("storage", "storage"),
+        ("application 2", "申请 2"),
+        ("application for li", "application for li"),
         ("root (command line)", "root（命令行）"),
     ],
 )

@@ -347,3 +347,14 @@ def test_a_cookie_has_the_rights_of_its_token(node):
 
 def test_a_wrong_token_does_not_log_in(node):
     assert node.post(SESSION, token="bfia_no").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("language", "shown"),
+    [
+        ("zh", "等待开始"),  # neutral: it may be the partner who has to act
+        ("en", None),  # shown as the standard names it
+    ],
+)
+def test_a_pending_job_does_not_ask_its_reader_to_act(language, shown):
+    assert words()[language].get("=PENDING") == shown

@@ -191,6 +191,10 @@ def test_a_job_waits_for_a_person_and_then_runs(world, spec):
     events = events_of(world.peer, spec)
     assert "waits for approval" in events
     assert "approved" in events
+    decisions = [
+        entry.by for entry in world.me.store.timeline(spec.job_id) if entry.event == "approved"
+    ]
+    assert decisions == ["li"]  # the person who decided, not the node that asked
 
 
 def test_the_first_decision_on_a_running_job_stands(world, spec):

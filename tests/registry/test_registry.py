@@ -61,7 +61,7 @@ def keys(providers):
         (
             ("acne", "1", "A"),
             "PROVIDER_UNKNOWN",
-            f"no provider acne is registered, but acme is: did you mean that?; {HINT}",
+            "no provider acne is registered, but acme is: did you mean that?",
         ),
         (
             ("*", "1.0.0", "A"),

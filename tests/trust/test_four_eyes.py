@@ -66,6 +66,16 @@ def is_refusal_in_audit(node, person):
     return False
 
 
+def test_the_list_of_approvals_names_the_person_who_submitted_the_job(node, tokens):
+    job_id = submit(node, tokens["ann"])
+
+    listed = node.get("/api/v1/approvals", token=tokens["bob"]).json()["approvals"]
+
+    (submitters,) = [job["submitted_by"] for job in listed if job["job_id"] == job_id]
+    assert submitters == ["ann"]
+    node.post(f"/api/v1/jobs/{job_id}/reject", {"reason": "tried"}, token=tokens["bob"])
+
+
 @pytest.mark.parametrize(
     ("submitter", "same_person", "another_person"),
     [

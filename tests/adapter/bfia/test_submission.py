@@ -183,6 +183,15 @@ def test_a_misspelled_parameter_is_refused_before_anything_runs(node, tree_provi
     assert "did you mean num_trees?" in answer
 
 
+def test_a_plan_does_not_warn_of_the_parameter_that_it_refuses(node, tree_provider):
+    plan = node.post("/api/v1/jobs/plan", a_job_of_trees(tree_provider, num_tree=3)).json()
+
+    path = "config.task_params.common.echo_1.num_tree"
+    checks = plan["nodes"][0]["checks"]
+    assert [check["standing"] for check in checks if check["about"] == path] == ["problem"]
+    assert path not in [warning["about"] for warning in plan["warnings"]]
+
+
 def test_the_refusal_of_a_misspelled_parameter_has_its_reason(node, tree_provider):
     body = a_job_of_trees(tree_provider, num_tree=3)
 

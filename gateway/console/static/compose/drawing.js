@@ -129,6 +129,7 @@ function flowInput(job, editor) {
     name: "flow",
     value: job.flow_id ?? "",
     maxlength: 128,
+    placeholder: translate("flow hint"),
     onchange: change,
     "data-path": "flow_id",
   };

@@ -132,7 +132,7 @@ function allApplications(applications) {
   ]);
   const columns = [
     "kind",
-    "side",
+    "applicant",
     "partner",
     "subject",
     "scope",
