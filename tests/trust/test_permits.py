@@ -317,6 +317,17 @@ def test_level_contract_requires_a_contract_that_is_valid(tmp_path):
         assert create_at_me(world, a_job()) != ""
 
 
+def test_a_plan_without_a_permit_advises_to_apply_for_one(tmp_path):
+    with world_with_dataset(tmp_path, "permit") as world:
+        world.me.sharing.grant(ADDRESS, PEER, "ann")
+        make_contract(world.peer, world.me)
+
+        plan = world.peer.peers.participant(ME, "bfia").dry_run(a_job(), PEER)
+
+        (refusal,) = [item for item in plan if item.check == "datasets"]
+        assert "bfia-gateway partner apply" in refusal.remedy
+
+
 # ---------------------------------------------------------------- audits: projects, flows, models
 
 PROJECT = {
