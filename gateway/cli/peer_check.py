@@ -25,7 +25,7 @@ from gateway.config.values import NODE_RULE, is_node
 if TYPE_CHECKING:
     from gateway.conformance.platforms.check import CheckResult, Judgement
     from gateway.conformance.platforms.clauses import Clause
-    from gateway.conformance.platforms.findings import Evidence
+    from gateway.conformance.platforms.findings import Evidence, Verdict
     from gateway.conformance.platforms.partner import Partner
     from gateway.conformance.platforms.report import Subject
     from gateway.conformance.platforms.trial import ComponentName, Trial, TrialOptions
@@ -58,10 +58,19 @@ class _WayBack:
     url: str
 
 
-@command(commands, "check", "--url http://partner.example:9380 --node JG0100002200000020 --list")
+@command(
+    commands,
+    "check",
+    "--url http://partner.example:9380 --node JG0100002200000020 "
+    "--listen 10.0.0.5:7390 --component acme/Probe@1.0.0",
+)
 def check(
     route: Annotated[
-        str, typer.Argument(help="A node that this node has a route to; else give --url.")
+        str,
+        typer.Argument(
+            metavar="[NODE]",
+            help="A node that this node has a route to; else give --url.",
+        ),
     ] = "",
     url: Annotated[str, typer.Option(help="Address of the node's listener for peers.")] = "",
     node: Annotated[str, typer.Option(help="With --url: the node's id.")] = "",
@@ -76,7 +85,12 @@ def check(
     ] = "",
     listen: Annotated[
         str,
-        typer.Option(help="HOST:PORT where the check receives the node's requests."),
+        typer.Option(
+            help=(
+                "HOST:PORT where the check receives the node's requests; without it, the clauses "
+                "about these are not tried."
+            )
+        ),
     ] = "",
     advertise: Annotated[
         str,
@@ -428,6 +442,8 @@ def _run(trial: "Trial", clauses: "Sequence[Clause]") -> "CheckResult":
 
     total = len(clauses)
     count = 0
+    timeout = f"{trial.options.timeout:g}"
+    say(f"{total} clauses; a step that the node leaves out takes {timeout} s (--timeout)", err=True)
 
     def progress(judgement: "Judgement") -> None:
         nonlocal count
@@ -513,28 +529,54 @@ def _report_row(clause: Mapping[str, Any]) -> list[str]:
 
 
 def _print_result(result: "CheckResult") -> None:
-    """Print the clauses that do not hold or were not tried, the counts, and jobs left there."""
+    """Print the clauses that do not hold, those not tried by reason, the counts, and jobs left."""
+    from gateway.conformance.platforms.causes import by_observation, shared_causes
     from gateway.conformance.platforms.findings import Verdict
 
-    rows = []
-    language = language_in_use()
-    for judgement in result.judgements:
-        clause, finding = judgement.clause, judgement.finding
-        if finding.verdict is Verdict.HOLDS:
-            continue
-        observation = t(finding.observation)
-        if finding.dialect:
-            observation += f" (profile {finding.dialect})"
-        is_broken = finding.verdict in (Verdict.FAILS, Verdict.DEVIATES)
-        remedy = clause.remedy.in_language(language) if is_broken else ""
-        rows.append([clause.id, mark(str(finding.verdict)), observation, remedy, clause.section])
-    if rows:
+    breaches = _with_verdict(result, Verdict.FAILS, Verdict.DEVIATES)
+    if breaches:
+        rows = [_result_row(breach) for breach in breaches]
         table("", _HEADINGS, rows, red=[t(str(Verdict.FAILS))])
+    for cause, names in shared_causes(breaches).items():
+        say(f"{len(names)} clauses fail alike ({', '.join(names)}): {cause}")
+    untried = by_observation(_with_verdict(result, Verdict.NOT_TRIED))
+    for reason, names in untried.items():
+        say(f"not tried: {', '.join(names)} ({reason})")
     counts = ", ".join(f"{result.count(verdict)} {t(str(verdict))}" for verdict in Verdict)
     say(counts)
     remaining = [job_id for job_id, stopped in result.jobs if not stopped]
     if remaining:
         say(f"these jobs could not be stopped there: {', '.join(remaining)}")
+
+
+def _with_verdict(result: "CheckResult", *verdicts: "Verdict") -> "list[Judgement]":
+    """Return the judgements with one of some verdicts."""
+    return [each for each in result.judgements if each.finding.verdict in verdicts]
+
+
+def _result_row(judgement: "Judgement") -> list[str]:
+    """Return a clause that does not hold as a row of the table."""
+    clause, finding = judgement.clause, judgement.finding
+    observation = t(finding.observation)
+    if finding.dialect:
+        observation += f" ({t(_profile_note(judgement))})"
+    return [
+        clause.id,
+        mark(str(finding.verdict)),
+        observation,
+        clause.remedy.in_language(language_in_use()),
+        clause.section,
+    ]
+
+
+def _profile_note(judgement: "Judgement") -> str:
+    """Return which profile lives with a breach, and if it has to be repaired all the same."""
+    from gateway.conformance.platforms.clauses import Level
+
+    dialect = judgement.finding.dialect
+    if judgement.clause.level is Level.MUST:
+        return f"a breach to be repaired, with which the profile {dialect} lives"
+    return f"the profile {dialect} lives with it"
 
 
 def _print_proposal(result: "CheckResult") -> None:

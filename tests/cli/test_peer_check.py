@@ -103,6 +103,14 @@ def test_clauses_that_need_an_option_name_it(site):
     assert "give --component" in result.output
 
 
+def test_clauses_that_were_not_tried_are_named_by_reason(site):
+    words = ("--clause", "C-3.1-once", "--clause", "C-3.1-wait")
+    result = check(*target(site), *words)
+    reason = "no way back: give --listen and --advertise"
+    assert f"not tried: C-3.1-once, C-3.1-wait ({reason})" in result.output
+    assert "2 clauses; a step that the node leaves out takes 60 s" in result.output
+
+
 def test_containers_without_a_token_are_told_how_to_give_one(site):
     containers = ("--container-url", site.node.addresses()["container"])
     result = check(*target(site), *containers, "--clause", "T-2.2-push")

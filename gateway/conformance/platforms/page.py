@@ -1,5 +1,6 @@
 """The report of a check as one HTML page, in both languages, that needs no network."""
 
+import re
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
@@ -12,12 +13,18 @@ _VERDICTS = {
     "not tried": "未测试",
 }
 _LEVELS = {"must": "必须", "should": "建议"}
+# The order of the rows: breaches first.
+_ROW_ORDER = ("fails", "deviates", "not tried", "holds")
+_LONGEST_BODY = 2000  # characters of a body that the page shows; the report has more of it
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line ends
+_CODE = re.compile("`([^`]*)`")
 
 
 def page(report: Mapping[str, Any]) -> str:
     """Return a report as HTML."""
     style = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
-    rows = "\n".join(_row(clause) for clause in report["clauses"])
+    clauses = sorted(report["clauses"], key=_rank)
+    rows = "\n".join(_row(clause) for clause in clauses)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -52,7 +59,13 @@ def _both(english: str, chinese: str) -> str:
 
 def _span(language: str, text: str) -> str:
     """Return a text that the page shows in one language only."""
-    return f'<span class="{language}">{escape(text)}</span>'
+    html = _CODE.sub(r"<code>\1</code>", escape(text))
+    return f'<span class="{language}">{html}</span>'
+
+
+def _rank(clause: Mapping[str, Any]) -> tuple[int, bool]:
+    """Return the place of a clause among the rows: by its verdict, then each *must* first."""
+    return _ROW_ORDER.index(clause["verdict"]), clause["level"] != "must"
 
 
 def _facts(report: Mapping[str, Any]) -> str:
@@ -108,16 +121,22 @@ def _remedy(clause: Mapping[str, Any]) -> str:
     """Return the next step for a clause that does not hold; else an empty text."""
     if clause["verdict"] not in ("fails", "deviates"):
         return ""
-    return f"<p class='remedy'>{_both(clause['remedy']['en'], clause['remedy']['zh'])}</p>"
+    label = _both("What to do:", "处理方法：")
+    text = _both(clause["remedy"]["en"], clause["remedy"]["zh"])
+    return f"<p class='remedy'><b>{label}</b> {text}</p>"
 
 
 def _dialect(clause: Mapping[str, Any]) -> str:
-    """Return the known platform that deviates in this way; else an empty text."""
-    if not clause["dialect"]:
+    """Return the profile that lives with a breach, and if the breach needs repair; else ""."""
+    dialect = clause["dialect"]
+    if not dialect:
         return ""
-    return (
-        f"<p>{_both('As profile', '与该方言相同：')} <code>{escape(clause['dialect'])}</code></p>"
-    )
+    english = f"This gateway lives with it by the profile `{dialect}`."
+    chinese = f"本网关可通过方言 `{dialect}` 与之互通。"
+    if clause["level"] == "must":
+        english += " It is a breach all the same, and to be repaired."
+        chinese += "但仍不符合标准，需要修正。"
+    return f"<p>{_both(english, chinese)}</p>"
 
 
 def _exchanges(clause: Mapping[str, Any]) -> str:
@@ -126,7 +145,8 @@ def _exchanges(clause: Mapping[str, Any]) -> str:
     if not exchanges:
         return ""
     count = len(exchanges) + clause["further_exchanges"]
-    summary = _both(f"{count} requests", f"{count} 个请求")
+    noun = "request" if count == 1 else "requests"
+    summary = _both(f"{count} {noun}", f"{count} 个请求")
     entries = "".join(_exchange(exchange) for exchange in exchanges)
     return f"<details><summary>{summary}</summary>{entries}</details>"
 
@@ -138,11 +158,24 @@ def _exchange(exchange: Mapping[str, Any]) -> str:
     lines = [
         f"{direction} {exchange['method']} {exchange['target']}",
         *(f"{name}: {value}" for name, value in exchange["headers"].items()),
-        exchange["body"],
+        _shortened(exchange["body"]),
         f"= {outcome}, {exchange['seconds']} s",
-        exchange["response"],
+        _shortened(exchange["response"]),
     ]
-    return f"<pre>{escape(chr(10).join(line for line in lines if line))}</pre>"
+    text = "\n".join(line for line in lines if line)
+    return f"<pre>{escape(_CONTROL.sub(_escape_sequence, text))}</pre>"
+
+
+def _shortened(body: str) -> str:
+    """Return the beginning of a body that is too long for the page."""
+    if len(body) <= _LONGEST_BODY:
+        return body
+    return f"{body[:_LONGEST_BODY]}…"
+
+
+def _escape_sequence(match: re.Match[str]) -> str:
+    """Return a control character in the form of a program's text, such as ``\\x00``."""
+    return f"\\x{ord(match[0]):02x}"
 
 
 def _css_class(verdict: str) -> str:
