@@ -117,7 +117,7 @@ def get_report(services: _Services, node: NodeInPath) -> Response:
 @router.get(
     "/partner-reports/{node}/file",
     summary="A partner's report as it was signed",
-    responses=content("application/json"),
+    response_model=responses.SignedReport,
     name="file",
 )
 def get_file(services: _Services, node: NodeInPath) -> Response:
@@ -132,6 +132,7 @@ def get_file(services: _Services, node: NodeInPath) -> Response:
     "/partner-reports/{node}/page",
     summary="A partner's report as a page, with the requests that show it",
     responses=content("text/html"),
+    response_class=HTMLResponse,
     name="page",
 )
 def get_page(services: _Services, node: NodeInPath) -> Response:

@@ -9,6 +9,7 @@ import pytest
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER, JOB_HERE, TASK_HERE, UPLOAD
 from gateway.identity.keys import Keyring
+from tests.conformance.platforms.reports import report_content, signed_report
 from tests.e2e.nodes import wait_for
 from tests.fuzz.nodes import (
     JSON,
@@ -42,6 +43,7 @@ REFUSAL_REASONS = {
     "/api/v1/providers/{provider_name}/approve": "IMAGE_NOT_USABLE",
     "/api/v1/provider-owners/{name}": "PROVIDER_UNKNOWN",
     "/api/v1/applications": "NO_CONTRACT",
+    "/api/v1/partner-reports/{node}": "REPORT_SIGNATURE_WRONG",  # the example is not signed
     "/api/v1/tokens": "AUTH_OFF",  # the node requires no tokens
     "/api/v1/invitation/words": "NOT_FOUND",  # the node has no key pair
     "/api/v1/datasets": "STORAGE_UNKNOWN",
@@ -392,6 +394,8 @@ def change_everything(api: DescribedNode) -> None:
     api.request("POST", "/api/v1/providers/{provider_name}/unretire", {})
     api.request("POST", "/api/v1/jobs/plan", A_JOB)
     api.request("PUT", "/api/v1/templates/{name}", {"job": A_JOB})
+    report = signed_report(report_content(PARTNER))
+    api.request("PUT", "/api/v1/partner-reports/{node}", report)
     api.request("GET", "/api/v1/events?follow=0")
 
     def has_ended() -> bool:
@@ -427,4 +431,5 @@ def remove_everything(api: DescribedNode) -> None:
     """Rerun the job, withdraw the grant and plan a cleaning."""
     api.request("POST", "/api/v1/jobs/{job_id}/rerun", {})
     api.request("DELETE", DATASET + "/grants/{node}")
+    api.request("DELETE", "/api/v1/partner-reports/{node}")
     api.request("POST", "/api/v1/gc", {"dry_run": True})

@@ -54,6 +54,21 @@ class FullPartnerReport(PartnerReport):
     breaches: list[BrokenClause]
 
 
+class Signature(BaseModel):
+    """A signature of a report."""
+
+    keyid: str = Field(description="pin of the public key")
+    sig: str = Field(description="base64")
+
+
+class SignedReport(BaseModel):
+    """A report as ``peer check --report`` has written it."""
+
+    payloadType: str
+    payload: str = Field(description="the report as JSON, in base64")
+    signatures: list[Signature]
+
+
 class PartnerReportNode(BaseModel):
     """The partner whose report was deleted."""
 
