@@ -7,6 +7,7 @@ import pytest
 from gateway.domain.states import JobStatus
 from tests.builders import a_spec
 from tests.contracts.apis import two_nodes
+from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, uploaded
 
 TABLE = "bank#credit"
@@ -52,9 +53,16 @@ def finished_job(world):
 
 
 def delete(node, spec):
-    """Delete a job as an operator of a node."""
-    response = ask(node, "operator", "DELETE", f"/api/v1/jobs/{spec.job_id}")
-    assert response.status_code == 200, response.text
+    """Delete a job as an operator of a node, once its partners have answered the stop."""
+
+    def is_deleted():
+        response = ask(node, "operator", "DELETE", f"/api/v1/jobs/{spec.job_id}")
+        if response.status_code == 200:
+            return True
+        assert response.json()["data"]["reason"] == "JOB_NOT_ENDED", response.text
+        return False
+
+    wait_for(is_deleted, 60)
 
 
 def events(node, spec):

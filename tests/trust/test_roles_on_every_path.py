@@ -82,6 +82,12 @@ def roles_in_page(method, path):
     return ""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _people_have_come(node):
+    """Have the node build the paths for people, as it does at the first request for one."""
+    assert node.get("/api/v1/session/ways").status_code == 200
+
+
 @pytest.fixture(scope="module")
 def permissions(node):
     """Give the roles of each operation of the operators' listener, by method and path."""
