@@ -94,8 +94,9 @@ def load(number: int, *images: str) -> None:
         contextlib.closing(docker.from_env()) as shared,
         contextlib.closing(docker.DockerClient(daemon(number))) as member,
     ):
-        loaded = {image.id for image in member.images.list()}
-        missing = [name for name in images if shared.images.get(name).id not in loaded]
+        # By name, too: another test may have left the same image there under its own.
+        loaded = {(tag, image.id) for image in member.images.list() for tag in image.tags}
+        missing = [name for name in images if (name, shared.images.get(name).id) not in loaded]
     if not missing:
         return
     with subprocess.Popen(["docker", "save", *missing], stdout=subprocess.PIPE) as save:
