@@ -156,7 +156,7 @@ class Webhooks:
         while not self._stopping.is_set():
             try:
                 with self._client(hook) as http:
-                    self._deliver_until_stop(hook, http)
+                    self._deliver_until_trouble(hook, http)
             except ProxyFailed as error:
                 log.warning("the proxy cannot be used", cause=str(error))
                 self._stopping.wait(self._pace.longest)
@@ -173,8 +173,11 @@ class Webhooks:
             follow_redirects=False,
         )
 
-    def _deliver_until_stop(self, hook: WebhookSettings, http: httpx.Client) -> None:
-        """Deliver events to one receiver until the gateway stops."""
+    def _deliver_until_trouble(self, hook: WebhookSettings, http: httpx.Client) -> None:
+        """Deliver events to one receiver until the gateway stops or a try fails.
+
+        The next client reads the password for the proxy again, which may have been replaced.
+        """
         while not self._stopping.is_set():
             try:
                 pause = self.deliver_some(hook, http)
@@ -182,6 +185,8 @@ class Webhooks:
                 log.exception("delivering events failed", receiver=without_password(hook.url))
                 pause = self._pace.longest
             self._stopping.wait(pause)
+            if self._trouble_of(hook).tries:
+                return
 
     def deliver_some(self, hook: WebhookSettings, http: httpx.Client) -> float:
         """Deliver the next events; return the pause before the next call in seconds."""

@@ -533,6 +533,32 @@ def test_events_pass_the_proxy_once_its_password_can_be_read(store, tmp_path):
         assert request.body["event"] == NAMES[0]
 
 
+def test_a_replaced_password_of_the_proxy_counts_at_the_next_try(store, tmp_path):
+    password = tmp_path / "password"
+    password.write_text("old")
+    with scripted() as (proxy, url):
+        proxy.will(*[says(status=407)] * 1000)
+        deliveries = webhooks(
+            store,
+            Hook(url="http://receiver.bank.example/events"),
+            proxy=DefaultProxy(url.replace("http://", "http://gateway@"), password),
+        )
+        deliveries.start()
+        write(store, *ENTRIES[:1])
+        wait_for(lambda: proxy.requests, 30)
+        first = proxy.requests[0].headers["proxy-authorization"]
+        password.write_text("new")
+
+        def has_new_login() -> bool:
+            logins = {request.headers["proxy-authorization"] for request in proxy.requests}
+            return logins > {first}
+
+        try:
+            wait_for(has_new_login, 30)
+        finally:
+            deliveries.stop()
+
+
 class FailingFeed(Feed):
     """A feed whose first read fails."""
 
