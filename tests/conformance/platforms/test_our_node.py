@@ -26,7 +26,7 @@ from tests.conformance.platforms.lanes import Lanes, check_in_lanes, lanes
 from tests.conformance.platforms.proxy import AlternatingProxy
 from tests.contracts.databases import careless_database
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, process_engine
+from tests.e2e.nodes import Federation, process_engine, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -92,6 +92,8 @@ def two_gateways(home: Path, database: str, of_check: Lanes) -> Iterator[Alterna
         first.route(**routes_to(of_check, signing="off"))
         with federation:
             first.register(probe_registration())
+            number = len(of_check.ports)
+            wait_for(lambda: len(second.get("/api/v1/routes")["routes"]) == number, 60)
             proxy = AlternatingProxy([first.peer, second.peer])
             yield proxy
             proxy.close()
