@@ -1,4 +1,4 @@
-"""The browser of the tests, while networks of the machine come and go beside it."""
+"""The browser of the tests, while networks of the machine are made and removed."""
 
 import subprocess
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def ip(*arguments: str) -> None:
 
 @contextmanager
 def changing_networks() -> Iterator[None]:
-    """Make and remove a network again and again meanwhile."""
+    """Make and remove a network repeatedly, until the context is left."""
     end = Event()
 
     def change() -> None:

@@ -20,7 +20,8 @@ BACK_SECONDS = 30  # from the network's return until links stand; 5 s where noth
 
 def key_of(node: Node) -> str:
     """Return the public key of a node."""
-    return Keyring(node.home / "state").pairs["signing"].public
+    keyring = Keyring(node.home / "state")
+    return keyring.pairs["signing"].public
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def federation(home: Any) -> Iterator[tuple[Federation, Cable]]:
     """An open guest, and a host of which the guest knows no address; the cable between them."""
-    federation = Federation(home, [GUEST, HOST], PING_PONG)
+    federation = Federation(
+        home,
+        [GUEST, HOST],
+        PING_PONG,
+    )
     guest = federation[GUEST]
     host = federation[HOST]
     with cable_to(("127.0.0.1", guest.peer_port)) as cable:
@@ -55,13 +60,16 @@ def federation(home: Any) -> Iterator[tuple[Federation, Cable]]:
 
 def links_at(guest: Node) -> int:
     """Return how many links of the host stand."""
-    return len(guest.get(f"/api/v1/routes/{HOST}")["route"]["links"])
+    route = guest.get(f"/api/v1/routes/{HOST}")["route"]
+    return len(route["links"])
 
 
 def test_a_job_goes_on_after_its_links_were_cut(federation):
     nodes, cable = federation
-    guest, host = nodes[GUEST], nodes[HOST]
-    job_id = guest.submit(jobs.echo_job(GUEST, HOST, rounds=40))
+    guest = nodes[GUEST]
+    host = nodes[HOST]
+    body = jobs.echo_job(GUEST, HOST, rounds=40)
+    job_id = guest.submit(body)
     for node in (guest, host):
         wait_for(lambda node=node: is_running(node, job_id), 30)
 
@@ -71,7 +79,8 @@ def test_a_job_goes_on_after_its_links_were_cut(federation):
     wait_for(lambda: links_at(guest) == 2, BACK_SECONDS)
 
     job = guest.wait_job(job_id, 90)
-    assert (job["outcome"], job["progress"]) == ("SUCCEEDED", 100)
+    assert job["outcome"] == "SUCCEEDED"
+    assert job["progress"] == 100
     for node in (guest, host):
         starts = jobs.events(node, job_id, "run RUNNING")
         assert len(starts) == 1
@@ -83,14 +92,17 @@ def test_a_job_is_refused_while_no_link_stands_as_with_any_silent_node(federatio
     cable.cut()
     wait_for(lambda: links_at(guest) == 0, BACK_SECONDS)
     path = "/v1/platform/schedule/job/create_all"
-    answer = guest.post(path, jobs.echo_job(GUEST, HOST, rounds=2))
+    refusal = guest.post(path, jobs.echo_job(GUEST, HOST, rounds=2))
     cable.mend()
-    assert answer["data"]["reason"] == "PEER_UNREACHABLE"
+    assert refusal["data"]["reason"] == "PEER_UNREACHABLE"
 
 
 def test_a_closed_node_schedules_a_job_with_an_open_one(federation):
     nodes, _ = federation
-    guest, host = nodes[GUEST], nodes[HOST]
+    guest = nodes[GUEST]
+    host = nodes[HOST]
     wait_for(lambda: links_at(guest) == 2, BACK_SECONDS)
-    job_id = host.submit(jobs.echo_job(HOST, GUEST, rounds=2))
-    assert host.wait_job(job_id, 90)["outcome"] == "SUCCEEDED"
+    body = jobs.echo_job(HOST, GUEST, rounds=2)
+    job_id = host.submit(body)
+    job = host.wait_job(job_id, 90)
+    assert job["outcome"] == "SUCCEEDED"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Chromium, which does not see when a network of the machine changes: ``steady_chromium ARGUMENT…``
 
-Chromium aborts the requests of its pages with ERR_NETWORK_CHANGED when a network of the machine
-comes or goes, as it does in the tests of engines. The kernel tells it by sockets of the family
+Chromium aborts the requests of its pages with ERR_NETWORK_CHANGED when a network of the machine is
+made or removed, as the tests of engines do. The kernel tells it by sockets of the family
 AF_NETLINK: a filter of system calls (seccomp) refuses these, and Chromium goes on without them.
 """
 
