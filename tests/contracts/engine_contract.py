@@ -533,12 +533,17 @@ class EngineContract:
         assert sorted(path.name for path in source.iterdir()) == ["text"]
 
     def test_a_run_does_not_get_more_memory_than_granted(self, harness, engine):
-        spec = launch_run(harness, engine, NEEDS_MEMORY, limits=Limits(memory=100 * MIB))
+        has_flag = "oom_flag" in harness.capabilities
+        outcomes: list[Exited] = []
+        # On a machine under load, containerd may lose the kernel's message about one of them.
+        for _ in range(3 if has_flag else 1):
+            spec = launch_run(harness, engine, NEEDS_MEMORY, limits=Limits(memory=100 * MIB))
+            outcomes.append(wait_for_exit(engine, spec.name))
+            if outcomes[-1].oom_killed:
+                break
 
-        exit_ = wait_for_exit(engine, spec.name)
-
-        assert exit_.code != 0
-        assert exit_.oom_killed is ("oom_flag" in harness.capabilities)
+        assert 0 not in {outcome.code for outcome in outcomes}
+        assert outcomes[-1].oom_killed is has_flag
 
 
 class ClusterContract(EngineContract):
