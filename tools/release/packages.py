@@ -1,0 +1,50 @@
+"""Builders of the Python packages: wheels, and the source distribution of the gateway."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.release.artefacts import Artefact, Build, ReleaseError
+
+
+def build_gateway(build: Build) -> list[Artefact]:
+    """Build the gateway's wheel and source distribution."""
+    return run_hatchling(build, build.source.folder, ["wheel", "sdist"])
+
+
+def build_client(build: Build) -> list[Artefact]:
+    """Build the wheel of the Python client."""
+    folder = build.source.folder / "clients" / "python"
+    return run_hatchling(build, folder, ["wheel"])
+
+
+def run_hatchling(
+    build: Build,
+    folder: Path,
+    targets: Sequence[str],
+) -> list[Artefact]:
+    """Build distributions of a project. Raises `ReleaseError` with the build tool's output."""
+    output = build.scratch / f"dist-{folder.name}"
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(output)]
+    for target in targets:
+        command += ["--target", target]
+    environment = os.environ | {"SOURCE_DATE_EPOCH": str(build.source.epoch)}
+    process = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if process.returncode != 0:
+        raise ReleaseError(f"{folder.name} cannot be built:\n{process.stdout}{process.stderr}")
+    artefacts = []
+    for path in sorted(output.iterdir()):
+        destination = build.output / path.name
+        shutil.move(path, destination)
+        artefacts.append(Artefact(destination))
+    return artefacts
