@@ -30,6 +30,7 @@ from xdist.scheduler import LoadScopeScheduling
 from engines.docker.sandboxes import LABEL
 from engines.firewall import PREFIX, Firewall
 from tests import made_once, storages
+from tests.network import lab
 from tests.services import (
     browser,
     outbound_proxy,
@@ -137,6 +138,7 @@ CHECKS: dict[str, Callable[[], object]] = {
     "swarm": _check_swarm,
     "kubernetes": _check_kubernetes,
     "own_docker": partial(usable, *own_docker.PROGRAMS),
+    "network": partial(usable, *lab.PROGRAMS),
     "sshd": partial(usable, *sshd.PROGRAMS),
     "browser": partial(_check_file, browser.PROGRAM, "Debian has it in chromium"),
     "registry": partial(_check_file, registry.PROGRAM, "Debian has it in docker-registry"),

@@ -1,10 +1,10 @@
 """Imports all of the gateway and forks a process for each command of a test.
 
 Started by `tests.forks` with one end of a socket as its standard input. A request is a JSON object
-with the command's words, environment, directory and pace. It comes with four descriptors: standard
-input, output and error, and one to which the child's wait status is written when it has ended. The
-response is the child's process id. When the other end of the socket is closed, the server kills its
-children and ends.
+with the command's words, environment, directory and pace, and perhaps the file of its network
+namespace. It comes with four descriptors: standard input, output and error, and one to which the
+child's wait status is written when it has ended. The response is the child's process id. When the
+other end of the socket is closed, the server kills its children and ends.
 """
 
 import atexit
@@ -28,7 +28,7 @@ import gateway.cli.serve
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
 from gateway.cli.main import main
-from tests import made_once
+from tests import made_once, namespaces
 from tests.inprocess import settings
 
 
@@ -87,6 +87,8 @@ def _become(
 ) -> None:
     """Turn a copy of the server into a process as a start of the command would make it."""
     os.setsid()
+    if "namespace" in request:
+        namespaces.enter(request["namespace"])
     for number in range(3):
         os.dup2(descriptors[number], number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))

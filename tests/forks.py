@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from tests.namespaces import Namespace
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -99,10 +101,12 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: Path = ROOT,
     pace: Mapping[str, float] | None = None,
+    namespace: Namespace | None = None,
 ) -> Process:
     """Start the command with these words.
 
     ``env`` None: this process's environment. ``pace``: fields of a node's `Pace`, for ``serve``.
+    ``namespace``: the network namespace to run in; None: that of this process.
     """
     if env is None:
         env = os.environ
@@ -112,7 +116,14 @@ def start(
             if file == subprocess.DEVNULL:
                 file = devnull
             descriptors.append(_descriptor(file))
-        return _server.start(words, descriptors, dict(env), cwd, pace)
+        settings: dict[str, object] = {
+            "environment": dict(env),
+            "cwd": str(cwd),
+            "pace": dict(pace or {}),
+        }
+        if namespace is not None:
+            settings["namespace"] = namespace.path
+        return _server.start(words, descriptors, settings)
 
 
 def run(
@@ -163,20 +174,13 @@ class _ForkServer:
         self,
         words: Sequence[str],
         descriptors: list[int],
-        environment: dict[str, str],
-        cwd: Path,
-        pace: Mapping[str, float] | None,
+        settings: Mapping[str, object],
     ) -> Process:
         """Fork a process for a command; ``descriptors`` are its standard input, output and
-        error.
+        error. For ``settings`` see `tests.fork_server`.
         """
         words = [str(word) for word in words]
-        request = {
-            "words": words,
-            "environment": environment,
-            "cwd": str(cwd),
-            "pace": dict(pace or {}),
-        }
+        request = {"words": words, **settings}
         status_pipe, write_end = os.pipe()
         try:
             with self._lock:

@@ -24,6 +24,7 @@ import yaml
 from gateway.identity.keys import Keyring
 from tests import forks
 from tests.forks import ROOT, Process
+from tests.namespaces import Namespace
 from tests.plain import NO_TLS
 
 VENDOR = ROOT / "examples" / "reference_vendor"
@@ -113,6 +114,8 @@ class Node:
     pace: dict[str, float] = field(default_factory=dict)
     # sent with every request
     headers: dict[str, str] = field(default_factory=dict)
+    # the network namespace of a fork; None: that of the tests
+    namespace: Namespace | None = None
 
     # ------------------------------------------------------------ process
 
@@ -144,6 +147,7 @@ class Node:
                     stdout=log,
                     stderr=log,
                     pace=self.pace,
+                    namespace=self.namespace,
                 )
         if wait:
             self.ready()
@@ -260,7 +264,14 @@ class Node:
             "trust_env": False,
             "verify": NO_TLS,
         }
-        return httpx.request(method, self.operator + path, **(defaults | kwargs))
+        with self._entered():
+            return httpx.request(method, self.operator + path, **(defaults | kwargs))
+
+    def _entered(self) -> contextlib.AbstractContextManager[None]:
+        """Move this thread to the node's network namespace for a while."""
+        if self.namespace is None:
+            return contextlib.nullcontext()
+        return self.namespace.entered()
 
     def get(
         self,

@@ -5,7 +5,6 @@ Other tests share another daemon. Needs root and the programs in `PROGRAMS`.
 """
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -21,6 +20,7 @@ from docker.utils import kwargs_from_env
 
 from engines.base import EngineError
 from engines.docker.client import Client
+from tests import namespaces
 from tests.e2e.nodes import wait_for
 from tests.services import do, linked, started
 
@@ -28,15 +28,9 @@ PROGRAMS = ("/usr/sbin/dockerd", "ip", "nsenter", "openssl")
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
 
 
-_NETWORK = 0x40000000  # CLONE_NEWNET
-
-
 def enter(namespace: str) -> None:
-    """Move this thread, and the processes that it starts, to a network namespace."""
-    with open(f"/var/run/netns/{namespace}") as file:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(file.fileno(), _NETWORK) != 0:
-            raise OSError(ctypes.get_errno(), "setns")
+    """Move this thread, and the processes that it starts, to a network namespace with a name."""
+    namespaces.enter(f"/var/run/netns/{namespace}")
 
 
 class Daemon(docker.DockerClient):
