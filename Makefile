@@ -108,6 +108,8 @@ lock: ## renew the hash-pinned requirement files
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header pyproject.toml --extra k8s -o requirements/gateway-k8s.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header pyproject.toml --all-extras -o requirements/gateway-all.txt
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --override requirements/fate-flow-without.txt requirements/fate-flow.in -o requirements/fate-flow.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header requirements/secretflow.in -o requirements/secretflow.txt

@@ -1,17 +1,15 @@
-"""``python -m tools.release``: the commands ``build`` and ``verify``."""
+"""``python -m tools.release``: builds, signs and checks a release; see docs/release.md."""
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
-from tools.release.artefacts import Build, ReleaseError
-from tools.release.builders import build_artefacts
-from tools.release.checksums import write_checksums
-from tools.release.source import export
+from tools.release import signatures
+from tools.release.artefacts import ReleaseError
+from tools.release.builders import BUILDERS, WITHOUT_IMAGES, build_release
 from tools.release.verify import problems_of
 
-ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_FOLDER = Path("dist/release")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -19,7 +17,7 @@ def main(words: list[str] | None = None) -> int:
     options = parse_options(words)
     try:
         return int(options.run(options))
-    except ReleaseError as error:
+    except (ReleaseError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
 
@@ -28,45 +26,84 @@ def parse_options(words: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
     build = commands.add_parser("build", help="build all files of a release from a commit")
     build.set_defaults(run=run_build)
-    build.add_argument("folder", type=Path, nargs="?", default=Path("dist/release"))
+    build.add_argument("folder", type=Path, nargs="?", default=DEFAULT_FOLDER)
     build.add_argument("--commit", default="HEAD", help="revision to build (default: HEAD)")
-    verify = commands.add_parser("verify", help="check the files of a release, offline")
+    build.add_argument("--without-images", action="store_true", help="packages and files only")
+    build.add_argument("--key", type=Path, help="sign the release with this private key")
+
+    sign = commands.add_parser("sign", help="sign a release, also on a machine without a network")
+    sign.set_defaults(run=run_sign)
+    sign.add_argument("folder", type=Path)
+    sign.add_argument("--key", type=Path, required=True, help="file with the private key")
+
+    verify = commands.add_parser("verify", help="check all files of a release, offline")
     verify.set_defaults(run=run_verify)
     verify.add_argument("folder", type=Path)
+    verify.add_argument("--public-key", type=Path, help="file with the public key that you trust")
+
+    key = commands.add_parser("key", help="make a key pair: FILE and FILE.pub")
+    key.set_defaults(run=run_key)
+    key.add_argument("file", type=Path)
     return parser.parse_args(words)
 
 
 def run_build(options: argparse.Namespace) -> int:
-    """Build a release into an empty or new folder."""
-    build_release(options.folder, options.commit)
+    """Build a release into an empty or new folder, and sign it if there is a key."""
+    key = None
+    if options.key is not None:
+        key = signatures.read_private_key(options.key)
+    builders = BUILDERS
+    if options.without_images:
+        builders = WITHOUT_IMAGES
+    build_release(options.folder, options.commit, builders)
+    if key is not None:
+        signatures.sign_release(options.folder, key)
     for path in sorted(options.folder.iterdir()):
         print(path)
+    if key is None:
+        print(f"not signed yet: python -m tools.release sign {options.folder} --key FILE")
     return 0
 
 
-def build_release(folder: Path, revision: str) -> None:
-    """Build every file of a release. Raises `ReleaseError`, also for a folder with files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise ReleaseError(f"{folder} is not empty: empty it, or name another folder")
-    with tempfile.TemporaryDirectory() as temporary:
-        scratch = Path(temporary)
-        source = export(ROOT, revision, scratch / "source")
-        build_artefacts(Build(source, folder, scratch))
-    write_checksums(folder)
+def run_sign(options: argparse.Namespace) -> int:
+    """Sign a release."""
+    signatures.sign_release(options.folder, signatures.read_private_key(options.key))
+    print_key(options.folder)
+    return 0
 
 
 def run_verify(options: argparse.Namespace) -> int:
     """Check a release; print each problem, or the number of correct files."""
-    problems = problems_of(options.folder)
+    public_key = b""
+    if options.public_key is not None:
+        public_key = options.public_key.read_bytes()
+    problems = problems_of(options.folder, public_key)
     for problem in problems:
         print(problem)
-    if not problems:
-        number = len(list(options.folder.iterdir()))
-        print(f"{options.folder}: {number} files are correct")
-    return int(bool(problems))
+    if problems:
+        return 1
+    number = len(list(options.folder.iterdir()))
+    print(f"{options.folder}: {number} files are correct")
+    print_key(options.folder)
+    if not public_key:
+        print("compare this key with the one that its maker published, or give --public-key")
+    return 0
+
+
+def run_key(options: argparse.Namespace) -> int:
+    """Make a key pair."""
+    signatures.make_key(options.file)
+    print(f"wrote {options.file}, to be kept offline, and {options.file}.pub, to be published")
+    return 0
+
+
+def print_key(folder: Path) -> None:
+    """Print the fingerprint of the key that signed a release."""
+    key = signatures.parse_public_key((folder / signatures.PUBLIC_KEY).read_bytes())
+    print(f"signed with the key {signatures.fingerprint(key)}")
 
 
 if __name__ == "__main__":

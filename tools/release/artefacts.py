@@ -31,6 +31,7 @@ class Component:
     sha256: tuple[str, ...] = ()  # of its distribution files, in hex
     requires: tuple[str, ...] = ()  # names of other components of the artefact
     marker: str = ""  # environment marker (PEP 508) of a package for some machines only
+    is_direct: bool = False  # needed by the artefact itself, not only by other components
     is_optional: bool = False  # part of an extra
 
 

@@ -1,20 +1,55 @@
-"""The builders of a release, in the order in which they run."""
+"""The builders of a release, in the order in which they run, and the release as a whole."""
 
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from tools.release.artefacts import Artefact, Build, Builder, ReleaseError
+from tools.release.checksums import write_checksums
 from tools.release.packages import build_client, build_gateway
+from tools.release.provenance import write_provenance
+from tools.release.sbom import write_sboms
+from tools.release.source import export
 
-BUILDERS: tuple[Builder, ...] = (
+ROOT = Path(__file__).resolve().parents[2]
+
+# Made from the sources alone, in seconds.
+PACKAGES: tuple[Builder, ...] = (
     build_gateway,
     build_client,
 )
+# Made from packages and from Debian's, in minutes.
+IMAGES: tuple[Builder, ...] = ()
+BUILDERS = (*PACKAGES, *IMAGES)
+WITHOUT_IMAGES = tuple(builder for builder in BUILDERS if builder not in IMAGES)
 
 
-def build_artefacts(build: Build) -> tuple[Artefact, ...]:
-    """Run every builder; return all files. Raises `ReleaseError` if one wrote no file."""
-    for builder in BUILDERS:
+def build_release(
+    folder: Path,
+    revision: str,
+    builders: Sequence[Builder] = BUILDERS,
+) -> None:
+    """Build every file of a release except the signatures.
+
+    Raises `ReleaseError`, also for a folder with files.
+    """
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ReleaseError(f"{folder} is not empty: empty it, or name another folder")
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = Path(temporary)
+        source = export(ROOT, revision, scratch / "source")
+        artefacts = build_artefacts(Build(source, folder, scratch), builders)
+        write_sboms(source, artefacts)
+        write_provenance(source, folder)
+    write_checksums(folder)
+
+
+def build_artefacts(build: Build, builders: Sequence[Builder]) -> tuple[Artefact, ...]:
+    """Run builders; return all files. Raises `ReleaseError` if one wrote no file."""
+    for builder in builders:
         artefacts = tuple(checked(builder(build)))
         build = replace(build, artefacts=build.artefacts + artefacts)
     return build.artefacts

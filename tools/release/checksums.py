@@ -15,11 +15,10 @@ def sha256_of(path: Path) -> str:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the checksums of every file in a folder."""
+    """Write the checksums of every file in a folder, which has none yet."""
     lines = []
     for path in sorted(folder.iterdir()):
-        if path.name != NAME:
-            lines.append(f"{sha256_of(path)}  {path.name}\n")
+        lines.append(f"{sha256_of(path)}  {path.name}\n")
     (folder / NAME).write_text("".join(lines), encoding="utf-8")
 
 

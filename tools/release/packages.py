@@ -4,26 +4,39 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.release.artefacts import Artefact, Build, ReleaseError
+from packaging.requirements import Requirement
+
+from tools.release.artefacts import Artefact, Build, Component, ReleaseError
+from tools.release.requirements import closure, components_of
 
 
 def build_gateway(build: Build) -> list[Artefact]:
     """Build the gateway's wheel and source distribution."""
-    return run_hatchling(build, build.source.folder, ["wheel", "sdist"])
+    components = components_of(
+        build.source.folder,
+        "requirements/gateway-all.txt",
+        required="requirements/gateway.txt",
+    )
+    return run_hatchling(build, build.source.folder, components, ["wheel", "sdist"])
 
 
 def build_client(build: Build) -> list[Artefact]:
     """Build the wheel of the Python client."""
     folder = build.source.folder / "clients" / "python"
-    return run_hatchling(build, folder, ["wheel"])
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [Requirement(line).name for line in project["dependencies"]]
+    components = components_of(build.source.folder, "requirements/gateway.txt")
+    return run_hatchling(build, folder, closure(components, names), ["wheel"])
 
 
 def run_hatchling(
     build: Build,
     folder: Path,
+    components: tuple[Component, ...],
     targets: Sequence[str],
 ) -> list[Artefact]:
     """Build distributions of a project. Raises `ReleaseError` with the build tool's output."""
@@ -46,5 +59,5 @@ def run_hatchling(
     for path in sorted(output.iterdir()):
         destination = build.output / path.name
         shutil.move(path, destination)
-        artefacts.append(Artefact(destination))
+        artefacts.append(Artefact(destination, components))
     return artefacts
