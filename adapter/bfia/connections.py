@@ -357,7 +357,8 @@ class Client:
 
         Raises OSError, and ValueError for control characters in the request.
         """
-        sock.sendall(self._head(request) + request.body)
+        head = self._head(request, over_link=leads_over_link(sock))
+        sock.sendall(head + request.body)
         response = ResponseReader(LARGEST_ANSWER)
         while not response.complete:
             response.feed(sock.recv(_RECEIVE_SIZE))
@@ -370,15 +371,24 @@ class Client:
             raise ConnectionResetError("the peer closed the connection without a body")
         return response
 
-    def _head(self, request: Request) -> bytes:
+    def _head(
+        self,
+        request: Request,
+        *,
+        over_link: bool,
+    ) -> bytes:
         """Return the head of a request at this address.
 
-        Raises ValueError for control characters.
+        The path in the address is for a reverse proxy, and a link ends behind that. Raises
+        ValueError for control characters.
         """
+        prefix = self._prefix
+        if over_link:
+            prefix = ""
         headers = []
         for name, value in request.headers.items():
             headers.append((name.encode("latin-1"), value.encode("latin-1")))
-        request_line = f"{request.method} {self._prefix}{request.target}".encode("latin-1")
+        request_line = f"{request.method} {prefix}{request.target}".encode("latin-1")
         netloc = self._netloc.encode("latin-1")
         return request_head(request_line, netloc, headers, len(request.body))
 
@@ -393,6 +403,11 @@ class Client:
                 self._idle.append((time.monotonic(), sock))
                 return
         sock.close()
+
+
+def leads_over_link(sock: socket.socket) -> bool:
+    """Return whether a connection leads over a link: such a one begins with a pair of sockets."""
+    return sock.family == socket.AF_UNIX
 
 
 def _is_closed_by_peer(sock: socket.socket) -> bool:

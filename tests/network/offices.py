@@ -12,6 +12,9 @@ from gateway.identity.sealing_keys import SealingKeyFile
 from tests.e2e.nodes import Node, wait_for
 from tests.network.lab import Host
 
+# Words of every job of the user: a task, a parameter and a dataset.
+WORDS = ("intersect_rsa_1", "tree_param", "testspace#test_host")
+
 _ALL_PROTOCOLS = 0x0003  # ETH_P_ALL
 _FORCED_BUFFER = 33  # SO_RCVBUFFORCE
 _BUFFER_SIZE = 1 << 26  # bytes of packets that wait to be read
@@ -73,7 +76,7 @@ def wait_for_links(
 
 def check_routes(guest: Node, host: Node) -> None:
     """Check that the tests of the routes in both directions are good."""
-    for source, target in permutations((guest, host)):
+    for source, target in permutations((host, guest)):
         path = f"/api/v1/routes/{target.id}/test"
         route_test = source.post(path, {})
         assert route_test["good"], route_test
@@ -116,9 +119,9 @@ class Recording:
         self._is_over.set()
         self._thread.join()
 
-    def has(self, text: str) -> bool:
-        """Return whether a text is in a packet."""
-        return text.encode() in self._packets
+    def words(self) -> tuple[str, ...]:
+        """Return the words of `WORDS` that can be read."""
+        return tuple(word for word in WORDS if word.encode() in self._packets)
 
 
 @contextlib.contextmanager

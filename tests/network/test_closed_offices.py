@@ -14,7 +14,7 @@ from tests.e2e.jobs import ARBITER, GUEST, HOST
 from tests.e2e.nodes import Federation, process_engine, wait_for
 from tests.network.lab import Host, Lab
 from tests.network.offices import (
-    Recording,
+    WORDS,
     check_outputs,
     check_routes,
     key_of,
@@ -30,8 +30,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.network]
 OPEN = GUEST
 CLOSED = (HOST, ARBITER)
 PARTNERS = {HOST: ARBITER, ARBITER: HOST}
-# Words of every job: a task, a parameter and a dataset.
-WORDS = ("intersect_rsa_1", "tree_param", "testspace#test_host")
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ def test_the_users_job_runs_between_an_open_and_a_closed_node(offices):
     assert job["progress"] == 100
     check_outputs(guest, host, job_id)
     # Neither seals nor TLS: so the recording of the next test would show what there is to read.
-    assert words_in(recording) == WORDS
+    assert recording.words() == WORDS
 
 
 def test_a_job_of_two_closed_nodes_runs_over_a_hub_that_reads_nothing(offices):
@@ -136,9 +134,4 @@ def test_a_job_of_two_closed_nodes_runs_over_a_hub_that_reads_nothing(offices):
 
     assert job["progress"] == 100
     check_outputs(guest, host, job_id)
-    assert words_in(recording) == ()
-
-
-def words_in(recording: Recording) -> tuple[str, ...]:
-    """Return the words of a job that are on record."""
-    return tuple(filter(recording.has, WORDS))
+    assert recording.words() == ()

@@ -22,12 +22,13 @@ class OutboundProxy:
     home: Path
     port: int
     ports: Collection[int]  # to which tunnels are allowed
+    address: str = "127.0.0.1"
     process: Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """The proxy's URL with its user, as routes name it."""
-        return f"http://{USER}@127.0.0.1:{self.port}"
+        return f"http://{USER}@{self.address}:{self.port}"
 
     @property
     def log(self) -> str:
@@ -35,9 +36,14 @@ class OutboundProxy:
         return (self.home / "requests.log").read_text()
 
     def start(self) -> None:
+        command = self.command()
+        self.process = started(command, self.home / "log", partial(listens, self.port))
+
+    def command(self) -> list[str]:
+        """Write the configuration; return the command that runs the proxy."""
         lines = [
             f"Port {self.port}",
-            "Listen 127.0.0.1",
+            f"Listen {self.address}",
             "Timeout 600",
             "MaxClients 200",
             f"BasicAuth {USER} {PASSWORD}",
@@ -47,8 +53,7 @@ class OutboundProxy:
         ]
         file = self.home / "tinyproxy.conf"
         file.write_text("\n".join(lines) + "\n")
-        command = [PROGRAM, "-d", "-c", str(file)]
-        self.process = started(command, self.home / "log", partial(listens, self.port))
+        return [PROGRAM, "-d", "-c", str(file)]
 
     def stop(self) -> None:
         assert self.process is not None

@@ -25,6 +25,7 @@ class Site:
     node: str  # host and port
     authority: Authority
     port: int
+    address: str = "127.0.0.1"  # of the proxy
 
 
 def configuration(language: str) -> str:
@@ -40,7 +41,7 @@ def adapted(
     replacements: Mapping[str, str],
 ) -> str:
     """Return a configuration with a site's addresses and files in place of the page's."""
-    files = site.authority.sign("proxy", "127.0.0.1")
+    files = site.authority.sign("proxy", site.address)
     pem = site.home / "proxy.pem"
     pem.write_text(Path(files.certificate).read_text() + Path(files.key).read_text())
     values = {
@@ -61,7 +62,7 @@ def nginx(site: Site) -> list[str]:
     server = adapted(
         configuration("nginx"),
         site,
-        {"listen 443": f"listen 127.0.0.1:{site.port}"},
+        {"listen 443": f"listen {site.address}:{site.port}"},
     )
     folders = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = [f"{folder}_temp_path {site.home}/{folder};" for folder in folders]
@@ -86,7 +87,7 @@ def haproxy(site: Site) -> list[str]:
     text = adapted(
         configuration("haproxy"),
         site,
-        {"bind :443": f"bind 127.0.0.1:{site.port}"},
+        {"bind :443": f"bind {site.address}:{site.port}"},
     )
     file = site.home / "haproxy.cfg"
     file.write_text(text)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from adapter.bfia.channel.pieces import total_length
-from adapter.bfia.connections import ResponseReader, request_head
+from adapter.bfia.connections import ResponseReader, leads_over_link, request_head
 from adapter.bfia.outbound import open_socket
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
@@ -98,12 +98,14 @@ class HttpConnections:
         """
         parsed = _parse_url(url + path)
         origin = Origin(url, parsed.host, parsed.port, parsed.secure, name)
-        head = _head(parsed, headers, total_length(body))
         async with self._slots[origin]:
             connection = self._take_idle(origin)
             if connection is None:
                 connection = await self._connect(origin, min(_CONNECT_SECONDS, seconds))
             try:
+                if connection.leads_over_link:  # the path in the address is for a reverse proxy
+                    parsed = parsed._replace(path=path.encode("ascii"))
+                head = _head(parsed, headers, total_length(body))
                 response = await connection.post(head, body, seconds)
             except BaseException:
                 connection.close()
@@ -190,6 +192,7 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._used_at = time.monotonic()
+        self.leads_over_link = leads_over_link(writer.get_extra_info("socket"))
         self.reusable = False  # True once a complete exchange allows a further request
 
     def is_usable(self) -> bool:
