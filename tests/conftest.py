@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 import docker.errors
+import execnet
 import httpx
 import pymysql
 import pytest
@@ -29,7 +30,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from engines.docker.sandboxes import LABEL
 from engines.firewall import PREFIX, Firewall
-from tests import made_once, storages
+from tests import made_once, storages, workers
 from tests.network import lab
 from tests.services import (
     browser,
@@ -262,6 +263,12 @@ def shares(file: str) -> bool:
     """Return whether the tests of a file share a fixture or a node, or are marked as a group."""
     text = (ROOT / file).read_text(encoding="utf-8")
     return any(sign in text for sign in SIGNS_OF_SHARING)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[execnet.XSpec]) -> None:
+    if config.getoption("dist") == "loadgroup":
+        workers.start(specs, config.args)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, TypeVar, cast
 
@@ -755,6 +755,7 @@ async def _optional_body(request: Request) -> Any:
     return read_json(raw or b"{}")
 
 
+@cache  # a schema takes milliseconds
 def query_parameters(model: type[BaseModel]) -> dict[str, Any]:
     """Return the parameters of `read` for the interface description, all as query parameters."""
     schema = model.model_json_schema()

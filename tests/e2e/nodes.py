@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -40,20 +41,25 @@ REFERENCE_IMAGE = "bfia-reference-vendor:1.0.0"
 
 # Ports below 32768 are given to no connection by the system, so a restarted node gets its port
 # again. Each worker of a test run has 2000 of its own; the first depends on its process id.
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw") or 0) % 8
 _PORTS_OF_WORKER = 2_000
-_FIRST_PORT = 14_000 + _PORTS_OF_WORKER * _WORKER
-_PORTS = cycle(
-    _FIRST_PORT + (os.getpid() * 37 + number) % _PORTS_OF_WORKER
-    for number in range(_PORTS_OF_WORKER)
-)
+
+
+@cache
+def _ports() -> Iterator[int]:
+    """Return the ports of this worker, in turn and for ever."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw") or 0) % 8
+    first_port = 14_000 + _PORTS_OF_WORKER * worker
+    offset = os.getpid() * 37
+    return cycle(
+        first_port + (offset + number) % _PORTS_OF_WORKER for number in range(_PORTS_OF_WORKER)
+    )
 
 
 def free_ports(count: int) -> list[int]:
     """Return so many loopback ports that are not in use."""
     ports: list[int] = []
     while len(ports) < count:
-        port = next(_PORTS)
+        port = next(_ports())
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", port))
             ports.append(port)
