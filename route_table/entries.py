@@ -14,6 +14,7 @@ from route_table.model import (
     BUNDLES,
     DEFAULT_DEADLINE,
     DEFAULT_ENTRY,
+    DEFAULT_PARALLEL,
     DEFAULT_PROFILE,
     DIAL,
     FATE_PARTNER,
@@ -32,6 +33,8 @@ from route_table.model import (
     switch_word,
 )
 from route_table.proxies import PROXY, PROXY_RULE
+
+MAX_PARALLEL = 7  # so that a receiver has room for the parts which overtake another one
 
 # Key of an entry -> its meaning, as the operators' API and the CLI show it.
 KEYS: dict[str, str] = {
@@ -61,6 +64,11 @@ KEYS: dict[str, str] = {
     "relay": (
         "true: this node passes requests on between the entry's node and every other node whose "
         "entry has relay: true; default false"
+    ),
+    "parallel": (
+        "connections that carry a long message to the node together, 1 to "
+        f"{MAX_PARALLEL}; more are faster over a long line that loses packets; default "
+        f"{DEFAULT_PARALLEL}"
     ),
     "ca": "PEM file of the authorities that may have signed the peer's certificate",
     "certificate": "PEM file of the certificate that is shown to the peer, with its chain",
@@ -137,6 +145,7 @@ _HOST_NAME = rf"(?:{_LABEL}\.)*(?![0-9]+\.?\Z){_LABEL}\.?"
 _HOST = re.compile(rf"(?!.{{{_MAX_HOST + 1}}})(?:{_IPV4_ADDRESS}|{_HOST_NAME})")
 _IN_BRACKETS = re.compile(r"\A\[(.*)\]\Z", re.DOTALL)
 _PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
+_WHOLE = re.compile(r"[0-9]{1,15}")
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,20})?")
 _FILE = re.compile(r"[^\x00-\x1f\x7f]{1,1024}")
 _COMPONENT = re.compile(r"[^\s,/]{1,200}/[^\s,/]{1,200}|\*")
@@ -706,6 +715,17 @@ def _read_deadline(text: str) -> float:
     return seconds
 
 
+def _read_parallel(text: str) -> int:
+    """Return a number of connections.
+
+    Raises `ValueError` for 0, for more than `MAX_PARALLEL`, and for a text with other characters.
+    """
+    number = int(_matching(_WHOLE)(text))
+    if not 1 <= number <= MAX_PARALLEL:
+        raise ValueError
+    return number
+
+
 def _read_boolean(text: str) -> bool:
     """Return the truth value of a word of YAML 1.1, in upper or lower case.
 
@@ -754,6 +774,7 @@ _READERS: Mapping[str, _Reader] = {
         _read_deadline,
         f"must be a number of seconds above 0, at most {MAX_DEADLINE:g}",
     ),
+    "parallel": _Reader(_read_parallel, f"must be a whole number from 1 to {MAX_PARALLEL}"),
     "dial": _one_of(DIAL),
     "reached": _one_of(REACHED),
     "enabled": _BOOLEAN,

@@ -31,6 +31,7 @@ BOOLEAN_WORDS = {
 DIAL = ("out",)  # this node keeps a link to the node
 REACHED = ("by-link",)  # the node keeps a link to this node
 DEFAULT_DEADLINE = 10.0  # seconds
+DEFAULT_PARALLEL = 2  # parts of a long message
 DEFAULT_ENTRY = "default"  # serves nodes without an entry of their own; not valid as a node's id
 MAX_NODE_ID = 100  # characters
 NODE_ID = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._:@-]{{0,{MAX_NODE_ID - 2}}}[A-Za-z0-9])?")
@@ -251,6 +252,8 @@ class Route:
     dial: str | None = None
     # One of `REACHED`: the node has no address and opens links to this node.
     reached: str | None = None
+    # Parts of a long message that are under way to the node together, on a connection each.
+    parallel: int = DEFAULT_PARALLEL
 
     @property
     def total_deadline(self) -> float | None:

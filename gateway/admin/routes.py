@@ -59,6 +59,7 @@ _SwitchWord = Annotated[str, BeforeValidator(switch_word)]
 _TYPES: dict[str, Any] = {
     "port": int,
     "deadline": float,
+    "parallel": int,
     "enabled": bool,
     "relay": bool,
     "signing": _SwitchWord,

@@ -366,10 +366,12 @@ class Broker:
 
         ``pieces`` are the part's bytes; ``offset`` is the position of the first of them in the
         message. The first part waits for capacity for the entire message; that capacity is given
-        back unless the other parts follow in time. A part may be repeated.
+        back unless the other parts follow in time. A part may be repeated, and all but the last one
+        may overtake each other.
 
-        Raises the errors of ``push`` (`BufferFull` also while another request writes a part of the
-        message), and `PartsMissing` without the preceding parts.
+        Raises the errors of ``push`` (`BufferFull` also while another request writes the same part,
+        or waits for capacity), and `PartsMissing` for a last part, or the first one after a
+        restart, without the preceding parts.
         """
         self._refuse_ended(session_id)
         self._refuse_oversize(size)

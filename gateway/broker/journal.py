@@ -14,7 +14,7 @@ import os
 import shutil
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -22,7 +22,10 @@ from typing import Any, BinaryIO, NamedTuple
 JOURNAL = "journal"  # name of the journal's file
 MAX_HEAD_SIZE = 1 << 20  # bytes; a longer head is damage
 LEAD = struct.Struct("<BIQI")  # kind, head length, body length, crc
-COUNT = struct.Struct("<Q")  # received bytes of an upload
+MOST_AHEAD = 15  # parts of an upload that are stored behind a gap
+# What an upload has received, after its payload: the offsets of parts behind a gap, each with the
+# offset after the part (0, 0: none); and the bytes without a gap.
+_PROGRESS = struct.Struct(f"<{2 * MOST_AHEAD}QQ")
 RETIRED = ".gone"  # suffix of a folder that is being removed
 
 
@@ -212,13 +215,12 @@ class Spool:
         offset: int,
         pieces: Iterable[bytes],
         size: int,
-        received: int,
     ) -> None:
         """Write a part of a payload of ``size`` bytes, at ``offset``.
 
         ``upload`` is the name of the upload's file. The file has its final size from the beginning,
-        as a growing file would take several times as long. So the number of bytes ``received``
-        without a gap, including this part, is stored in the file, too, after the payload.
+        as a growing file would take several times as long. So what was received is stored in the
+        file, too: see `note_progress`.
         """
         descriptor = os.open(
             self._part_path(upload),
@@ -226,32 +228,55 @@ class Spool:
             0o600,
         )
         try:
-            os.ftruncate(descriptor, size + COUNT.size)
+            os.ftruncate(descriptor, size + _PROGRESS.size)
             os.lseek(descriptor, offset, os.SEEK_SET)
             for piece in pieces:
                 _write_all(descriptor, piece)
-            os.lseek(descriptor, size, os.SEEK_SET)
-            _write_all(descriptor, COUNT.pack(received))
         finally:
             os.close(descriptor)
 
-    def part_size(self, upload: str, size: int) -> int:
-        """Return how many bytes of a payload of ``size`` bytes an upload has received.
+    def note_progress(
+        self,
+        upload: str,
+        size: int,
+        received: int,
+        ahead: Mapping[int, int],
+    ) -> None:
+        """Store what an upload of ``size`` bytes has received, once its parts are written.
+
+        ``received``: bytes without a gap; ``ahead``: the offset after each part behind a gap, by
+        its own offset.
+        """
+        offsets: list[int] = []
+        for begin, end in ahead.items():
+            offsets += [begin, end]
+        unused = [0] * (2 * MOST_AHEAD - len(offsets))
+        descriptor = os.open(self._part_path(upload), os.O_WRONLY)
+        try:
+            os.lseek(descriptor, size, os.SEEK_SET)
+            _write_all(descriptor, _PROGRESS.pack(*offsets, *unused, received))
+        finally:
+            os.close(descriptor)
+
+    def progress(self, upload: str, size: int) -> tuple[int, dict[int, int]]:
+        """Return what an upload of ``size`` bytes has received, as `note_progress` stored it.
 
         Only parts whose writing was completed count: a process that died while it wrote a part has
-        not stored the new number. Return 0 without a file, or if it is for a payload of another
+        not stored its progress. Return 0 bytes without a file, or if it is for a payload of another
         size.
         """
         try:
             content = self._part_path(upload).open("rb")
         except FileNotFoundError:
-            return 0
+            return 0, {}
         with content as file:
             descriptor = file.fileno()
-            if os.fstat(descriptor).st_size != size + COUNT.size:
-                return 0
-            (received,) = COUNT.unpack(os.pread(descriptor, COUNT.size, size))
-            return int(received)
+            if os.fstat(descriptor).st_size != size + _PROGRESS.size:
+                return 0, {}
+            *offsets, received = _PROGRESS.unpack(os.pread(descriptor, _PROGRESS.size, size))
+        ahead = dict(zip(offsets[::2], offsets[1::2], strict=True))
+        ahead.pop(0, None)  # unused
+        return int(received), ahead
 
     def complete(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import anyio.to_thread
 
 from gateway.broker.capacity import Capacity
+from gateway.broker.journal import MOST_AHEAD
 from gateway.broker.mailbox import StoredMessage
 from gateway.broker.messages import BufferFull, PartsMissing, SessionReleased
 from gateway.broker.session import Session, Upload, digest, refuse_on_disk_error
@@ -55,24 +56,29 @@ class Uploads:
     ) -> bool:
         """Write a part of a message; return True if the message is now complete and readable.
 
+        Once the first part has capacity, parts may overtake each other, except the last one: its
+        sender learns from the response that the message is complete.
+
         Raises `PartsMissing`, `SessionReleased`, and `BufferFull`, the last also while another
-        request writes a part of the message.
+        request writes the same part, or the first one waits for capacity.
         """
         name = _upload_name(stored)
         if offset == 0:
             self._drop_earlier_attempts(session, stored)
         upload = session.uploads.setdefault(name, Upload(stored))
-        if upload.busy:
+        is_beginning = upload.busy and upload.received is None
+        if is_beginning or offset in upload.writing:
             raise BufferFull("another part of this message is being written")
-        upload.busy = True
+        upload.writing.add(offset)
         try:
             await self._begin(session, name, upload, offset, wait)
+            _refuse_out_of_order(upload, pieces, offset)
             await self._write_part(session, name, upload, pieces, offset)
             if upload.received == stored.size:
                 return self._complete(session, name)
             return False
         finally:
-            upload.busy = False
+            upload.writing.discard(offset)
             if upload.received is None:  # refused before it got capacity
                 session.uploads.pop(name, None)
 
@@ -90,21 +96,22 @@ class Uploads:
         offset: int,
         wait: float,
     ) -> None:
-        """Check that no part before this one is missing. The first part reserves capacity.
+        """Reserve capacity with the first part that this process receives.
 
-        The first part after a restart continues the file of the earlier process.
+        The first part after a restart continues the file of the earlier process. Raises
+        `PartsMissing` if it does not follow on what that process has received.
         """
-        received = upload.received
-        if received is None:  # this process has received no part yet
-            received = _size_on_disk(session, name, upload.stored.size)
-        if offset > received:
-            raise PartsMissing(
-                f"only {received} bytes of this message are here, not what is before byte {offset}"
-            )
-        if upload.received is None:
-            await self._capacity.reserve(session, upload.stored, wait)
-            upload.received = received
-            self._restart_expiry(session, name, upload)
+        if upload.received is not None:
+            return
+        received = 0
+        ahead: dict[int, int] = {}
+        if session.on_disk:
+            received, ahead = session.spool.progress(name, upload.stored.size)
+        _refuse_gap(received, offset)
+        await self._capacity.reserve(session, upload.stored, wait)
+        upload.received = received
+        upload.ahead = ahead
+        self._restart_expiry(session, name, upload)
 
     async def _write_part(
         self,
@@ -114,19 +121,29 @@ class Uploads:
         pieces: Sequence[bytes],
         offset: int,
     ) -> None:
-        """Write a part after or over earlier ones, and count the bytes received without a gap."""
-        received = upload.received or 0
-        part_size = sum(len(piece) for piece in pieces)
-        end = max(received, offset + part_size)
+        """Write a part at its offset, and count it."""
+        size = upload.stored.size
+        end = offset + sum(len(piece) for piece in pieces)
         with refuse_on_disk_error(session):
             session.create_spool()
             await anyio.to_thread.run_sync(
-                session.spool.write_part, name, offset, pieces, upload.stored.size, end
+                session.spool.write_part,
+                name,
+                offset,
+                pieces,
+                size,
             )
         if session.ended:
             raise SessionReleased(f"session {session.name} has ended")
-        if end > received:
-            upload.received = end
+        has_progress = upload.add(offset, end)
+        with refuse_on_disk_error(session):
+            session.spool.note_progress(
+                name,
+                size,
+                upload.received or 0,
+                upload.ahead,
+            )
+        if has_progress:
             self._restart_expiry(session, name, upload)
 
     def _restart_expiry(
@@ -177,6 +194,32 @@ class Uploads:
         return True
 
 
+def _refuse_out_of_order(upload: Upload, pieces: Sequence[bytes], offset: int) -> None:
+    """Refuse a part that came too early.
+
+    Raises `PartsMissing` for the last part of a message of which another part is missing, and
+    `BufferFull` for it while another part is written, or for a part behind too many others.
+    """
+    received = upload.received or 0
+    end = offset + sum(len(piece) for piece in pieces)
+    if end == upload.stored.size:
+        _refuse_gap(received, offset)
+        if len(upload.writing) > 1:  # the end of the message moves its file
+            raise BufferFull("another part of this message is being written")
+    is_ahead = offset > received and offset not in upload.ahead
+    most_ahead = len(upload.ahead) + len(upload.writing)
+    if is_ahead and most_ahead > MOST_AHEAD:
+        raise BufferFull(f"{MOST_AHEAD} parts behind a missing one are here")
+
+
+def _refuse_gap(received: int, offset: int) -> None:
+    """Raise `PartsMissing` unless a part follows on the ``received`` bytes."""
+    if offset > received:
+        raise PartsMissing(
+            f"only {received} bytes of this message are here, not what is before byte {offset}"
+        )
+
+
 def _upload_name(stored: StoredMessage) -> str:
     """Return the name of an upload's file: a digest, which is the same for each part.
 
@@ -205,14 +248,3 @@ def _is_earlier_attempt(earlier: StoredMessage, stored: StoredMessage) -> bool:
     if before is None or now is None or _identity(earlier) != _identity(stored):
         return False
     return before.series != now.series or before.value < now.value
-
-
-def _size_on_disk(
-    session: Session,
-    name: str,
-    size: int,
-) -> int:
-    """Return the bytes of a message of ``size`` bytes that an earlier process received."""
-    if not session.on_disk:
-        return 0
-    return session.spool.part_size(name, size)

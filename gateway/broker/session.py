@@ -14,7 +14,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,30 @@ class Upload:
     """A message that arrives in parts."""
 
     stored: StoredMessage
-    received: int | None = None  # bytes; None before capacity is reserved
-    busy: bool = False  # True while a part is written or waits for capacity
+    # Bytes without a gap; None before capacity is reserved
+    received: int | None = None
+    # Parts behind a gap: the offset after each of them, by its own offset
+    ahead: dict[int, int] = field(default_factory=dict)
+    # Offsets of the parts that are being written, or wait for capacity
+    writing: set[int] = field(default_factory=set)
     expiry: asyncio.TimerHandle | None = None  # drops the upload unless another part arrives
+
+    @property
+    def busy(self) -> bool:
+        """True while a part is written or waits for capacity."""
+        return bool(self.writing)
+
+    def add(self, offset: int, end: int) -> bool:
+        """Count a part that was written; return True if more bytes are without a gap now."""
+        before = self.received or 0
+        self.ahead[offset] = end
+        received = before
+        for start in sorted(self.ahead):
+            if start > received:
+                break
+            received = max(received, self.ahead.pop(start))
+        self.received = received
+        return received > before
 
 
 class Pool:

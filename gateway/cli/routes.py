@@ -71,6 +71,11 @@ _ROUTE_OPTIONS: dict[str, tuple[Any, Any]] = {
     "deadline": _route_option(
         "Seconds that one request may take; default: as it was, or 10.", float, min=0
     ),
+    "parallel": _route_option(
+        "Connections that carry a long message to it together, 1 to 7; more are faster over a "
+        "long line that loses packets; default: 2.",
+        int,
+    ),
     "ca": _route_option("PEM file on the node's machine: authorities of its certificate."),
     "certificate": _route_option(
         "PEM file on the node's machine: the certificate presented to it."

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from gateway.broker import BufferFull, PartsMissing, SessionReleased
+from gateway.broker.journal import MOST_AHEAD
 from gateway.broker.messages import Usage
 from tests.broker.brokers import EMPTY, PARTS_TIMEOUT, LoopClock, blocked_task, pop, send_part
 
@@ -148,3 +149,77 @@ async def test_a_message_pushed_while_its_parts_arrive_is_stored_once(brokers):
         bytes=16,
     )
     assert await pop(broker) == b"part" + b"x" * 12
+
+
+def send_the_end(broker):
+    """Send the last part of a message of four."""
+    return send_part(
+        broker,
+        "a",
+        offset=12,
+        data=b"end.",
+    )
+
+
+def send_of_hundred(broker, offset):
+    """Send four of the hundred bytes of a message."""
+    return send_part(
+        broker,
+        "a",
+        offset=offset,
+        size=100,
+    )
+
+
+async def test_parts_overtake_each_other(brokers):
+    broker = brokers.start()
+    for offset in (0, 8, 4):
+        await send_part(broker, "a", offset=offset)
+    assert brokers.count_files(".part") == 1
+    await send_the_end(broker)
+
+    assert await pop(broker) == b"partpartpartend."
+
+
+async def test_parts_behind_a_gap_survive_a_crash(brokers):
+    broker = brokers.start()
+    for offset in (0, 8):
+        await send_part(broker, "a", offset=offset)
+
+    broker = brokers.start()
+    await send_part(broker, "a", offset=4)
+    await send_the_end(broker)
+
+    assert await pop(broker) == b"partpartpartend."
+
+
+async def test_the_last_part_is_refused_while_another_is_missing(brokers):
+    broker = brokers.start()
+    await send_part(broker, "a")
+    with pytest.raises(PartsMissing, match="only 4 bytes"):
+        await send_the_end(broker)
+
+
+async def test_the_last_part_waits_until_the_others_are_written(brokers):
+    broker = brokers.start()
+    await send_part(broker, "a", data=b"x" * 12)
+    repeated = asyncio.create_task(send_part(broker, "a", data=b"x" * 12))
+    await asyncio.sleep(0)  # a thread writes the repeated part now
+    with pytest.raises(BufferFull, match="another part"):
+        await send_the_end(broker)
+    await repeated
+    await send_the_end(broker)
+
+    assert await pop(broker) == b"x" * 12 + b"end."
+
+
+async def test_only_some_parts_may_overtake_a_missing_one(brokers):
+    too_early = 8 + 4 * MOST_AHEAD
+    broker = brokers.start()
+    await send_of_hundred(broker, 0)
+    for number in range(MOST_AHEAD):
+        await send_of_hundred(broker, 8 + 4 * number)
+    with pytest.raises(BufferFull, match="behind a missing one"):
+        await send_of_hundred(broker, too_early)
+    await send_of_hundred(broker, 4)
+    await send_of_hundred(broker, too_early)

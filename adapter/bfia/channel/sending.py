@@ -17,6 +17,7 @@ from adapter.bfia.channel.dependencies import ChannelParts
 from adapter.bfia.channel.grpc_client import is_grpc
 from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.part_headers import Part
+from adapter.bfia.channel.part_window import PartWindow
 from adapter.bfia.channel.pieces import measure, total_length
 from adapter.bfia.channel.sealing import Sealer, sealer_for
 from adapter.bfia.channel.storing import CodecThreads, parse_push, short_digest
@@ -168,27 +169,59 @@ class Outbox:
     ) -> TransportReply:
         """Send a bare payload of ``size`` bytes in parts, and clear each part once it was sent.
 
+        The first part is sent alone, as the peer may take no parts, and so is the last one, whose
+        reply tells that the message is complete. ``route.parallel`` others are under way together.
+
         Return the reply to the last part, or the first refusal. Raises PartsRefused and BufferFull
         as `_check_refused_part` does, Invalid if the parts together do not have ``size`` bytes, and
         NotAllowed if they have to be sealed and a key is missing.
         """
-        offset = 0
-        reply = TransportReply(code=SUCCESS)
         sealer = self._sealer(ptp, route, ptp.message_id)
+
+        async def send(part: list[bytes], offset: int) -> TransportReply:
+            outgoing = await self._outgoing_part(ptp, sealer, part, offset, size)
+            return await self._post(
+                ptp,
+                route,
+                outgoing.body,
+                outgoing.headers,
+                Form.RAW,
+                PART,
+                may_be_unknown=offset == 0,
+            )
+
+        window = PartWindow(send, route.parallel, bodies.PART)
+        try:
+            return await self._send_all(ptp, window, parts, size)
+        finally:
+            await window.close()
+
+    async def _send_all(
+        self,
+        ptp: Ptp,
+        window: PartWindow,
+        parts: AsyncIterator[list[bytes]],
+        size: int,
+    ) -> TransportReply:
+        """Send parts through a window, the first and the last one alone; see `send_parts`."""
+        offset = 0
+        refusal = None
         async for part in parts:
             is_first = offset == 0
-            length = total_length(part)
-            outgoing = await self._outgoing_part(ptp, sealer, part, offset, size)
-            reply = await self._post(
-                ptp, route, outgoing.body, outgoing.headers, Form.RAW, PART, may_be_unknown=is_first
-            )
-            if not reply.succeeded:
-                _check_refused_part(ptp, reply, part, is_first)
-                return reply
-            offset += length
-            part.clear()
+            first_part = list(part) if is_first else []
+            end = offset + total_length(part)
+            if end == size:
+                refusal = await window.wait()
+            refusal = refusal or await window.put(part, offset)
+            if is_first or end == size:
+                refusal = refusal or await window.wait()
+            if refusal is not None:
+                _check_refused_part(ptp, refusal, first_part, is_first)
+                return refusal
+            offset = end
+        await window.wait()
         refuse_wrong_length(offset, size)
-        return reply
+        return TransportReply(code=SUCCESS)
 
     async def _outgoing_part(
         self,

@@ -963,6 +963,7 @@ class Route(Response):
     control_sealing: str = "off"
     dial: str | None = None
     reached: str | None = None
+    parallel: int = 2
     proof: Proof | None = None
     remedy: str = ""
     links: list[RouteLink] | None = None

@@ -236,7 +236,7 @@ async def test_a_peer_that_takes_no_parts_gets_the_whole(alpha, client, refusal)
 
 async def test_a_part_that_the_peer_refuses_ends_the_message(alpha, client):
     with scripted() as (peer, url):
-        alpha.routes["peer"] = Route("peer", url)
+        alpha.routes["peer"] = Route("peer", url, parallel=1)
         ended = says({"code": ENDED, "message": "the session has ended"})
         peer.will(says({"code": OK}), ended)
 
@@ -249,6 +249,81 @@ async def test_a_part_that_the_peer_refuses_ends_the_message(alpha, client):
 
         assert code_of(response) == ENDED
         assert len(peer.requests) == 2
+
+
+class CrowdedProxy:
+    """Passes parts on; while another one is under way, a part in the middle waits for it."""
+
+    def __init__(self, node, width):
+        self.node = node
+        self.width = width
+        self.most = 0  # parts under way together
+        self._count = 0
+        self._full = asyncio.Event()
+
+    async def __call__(self, reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = await reader.readexactly(int(header_of(head, b"content-length")))
+        offset = int(header_of(head, b"x-ptp-part").split(b"/")[0])
+        self._count += 1
+        self.most = max(self.most, self._count)
+        if self.most == self.width:
+            self._full.set()
+        if offset == MIB:  # the second part arrives after the others that are under way
+            await self._full.wait()
+        node_reader, node_writer = await asyncio.open_connection(
+            *self.node.socket.getsockname()[:2]
+        )
+        node_writer.write(head + body)
+        response = await read_response(node_reader)
+        self._count -= 1
+        writer.write(response)
+        await writer.drain()
+        writer.close()
+        node_writer.close()
+
+
+@pytest.mark.parametrize("parallel", [2, 4])
+async def test_parts_of_a_message_are_under_way_together(alpha, beta, client, parallel):
+    proxy = CrowdedProxy(beta, parallel)
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0, limit=2 * MIB) as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        alpha.routes["beta"] = Route("beta", address, parallel=parallel)
+
+        assert code_of(await start_push(client, alpha, LONG)) == OK
+
+    assert proxy.most == parallel
+    assert await pop_bare(client, beta) == (OK, LONG)
+
+
+class OrderlyPeer:
+    """Answers parts as a gateway did that took them only in their order."""
+
+    def __init__(self):
+        self.offsets = []  # of the parts that came
+
+    def __call__(self, handler):
+        offset = int(handler.headers["x-ptp-part"].split("/")[0])
+        is_early = offset == 2 * MIB and offset not in self.offsets
+        self.offsets.append(offset)
+        answer = {"code": OK}
+        if is_early:
+            answer = {"code": NO_SUCH_PATH, "message": "only 1048576 bytes are here"}
+        says(answer)(handler)
+
+
+async def test_a_peer_that_wants_parts_in_order_gets_them_so(alpha, client):
+    orderly = OrderlyPeer()
+    with scripted() as (peer, url):
+        alpha.routes["peer"] = Route("peer", url)
+        peer.will(orderly)
+
+        push = start_push(client, alpha, LONG, x_ptp_target_node_id="peer")
+        assert code_of(await push) == OK
+
+    assert sorted(orderly.offsets[:3]) == [0, MIB, 2 * MIB]
+    assert sorted(orderly.offsets) == [0, MIB, 2 * MIB, 2 * MIB, 3 * MIB, 4 * MIB, 5 * MIB]
+    assert orderly.offsets[-3:] == [3 * MIB, 4 * MIB, 5 * MIB]
 
 
 class CuttingProxy:
