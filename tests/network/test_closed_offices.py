@@ -6,12 +6,18 @@ Two of them keep links to the third one, which is a party, and the hub between t
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from websockets.sync.client import connect
 
+from gateway.identity.keys import KEY_GENERATORS, KeyPair
+from gateway.links.carrier import LINK_PATH
 from tests.e2e import jobs
 from tests.e2e.jobs import ARBITER, GUEST, HOST
-from tests.e2e.nodes import Federation, process_engine, wait_for
+from tests.e2e.nodes import Federation, example, process_engine, wait_for
+from tests.e2e.test_secretflow import PARTY, VENV, expected_ids, ids_of, intersection_job
+from tests.linking import Dialling
 from tests.network.lab import Host, Lab
 from tests.network.offices import (
     WORDS,
@@ -31,6 +37,9 @@ OPEN = GUEST
 CLOSED = (HOST, ARBITER)
 PARTNERS = {HOST: ARBITER, ARBITER: HOST}
 
+SECRETFLOW_IMAGE = "secretflow:1.0.0"
+SECRETFLOW_VERSION = "2.1.0"
+
 
 @dataclass(frozen=True)
 class Offices:
@@ -46,7 +55,7 @@ def offices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Offices]:
     nodes = Federation(
         tmp_path_factory.mktemp("nodes"),
         [OPEN, *CLOSED],
-        process_engine("unionpay:2.0.0"),
+        engine(),
     )
     with Lab() as lab:
         hosts = {}
@@ -63,6 +72,15 @@ def offices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Offices]:
             for node_id in CLOSED:
                 wait_for_links(nodes[OPEN], nodes[node_id])
             yield Offices(nodes, hosts, lab)
+
+
+def engine() -> dict[str, Any]:
+    """Return the settings of an engine with the reference vendor and SecretFlow."""
+    settings = process_engine("unionpay:2.0.0")
+    settings["process"]["images"][SECRETFLOW_IMAGE] = {
+        "command": [str(VENV / "bin" / "python"), str(PARTY)],
+    }
+    return settings
 
 
 def write_routes(nodes: Federation) -> None:
@@ -135,3 +153,61 @@ def test_a_job_of_two_closed_nodes_runs_over_a_hub_that_reads_nothing(offices):
     assert job["progress"] == 100
     check_outputs(guest, host, job_id)
     assert recording.words() == ()
+
+
+# ---------------------------------------------------------------- SecretFlow
+
+
+@pytest.mark.secretflow
+def test_secretflow_intersects_with_a_closed_node(offices):
+    guest = offices.nodes[OPEN]
+    host = offices.nodes[HOST]
+    for node in (guest, host):
+        node.register(secretflow())
+    body = intersection_job()
+    body["dag"]["components"][0]["version"] = SECRETFLOW_VERSION
+
+    job_id = guest.submit(body)
+    guest.wait_job(job_id, 300)
+
+    for node, party in ((guest, "guest.0"), (host, "host.0")):
+        path = f"/api/v1/jobs/{job_id}/outputs/intersect_rsa_1/{party}/train_data/download"
+        table = node.ask("GET", path).text
+        assert ids_of(table) == expected_ids()
+
+
+def secretflow() -> dict[str, Any]:
+    """Return the registration of SecretFlow's engine, as a version of the reference vendor's."""
+    provider: dict[str, Any] = example("register_unionpay.json")
+    provider["version"] = SECRETFLOW_VERSION
+    provider["metadata"]["image"] = SECRETFLOW_IMAGE
+    for description in provider["components_description"].values():
+        description["version"] = SECRETFLOW_VERSION
+    return provider
+
+
+# ---------------------------------------------------------------- strangers
+
+
+def test_a_stranger_opens_no_link_in_the_name_of_a_closed_node(offices):
+    stranger = offices.lab.host()
+    hub = offices.nodes[OPEN]
+    url = peer_url(hub, "ws") + LINK_PATH
+    with stranger.entered():
+        connection = connect(
+            url,
+            compression=None,
+            proxy=None,
+        )
+    with connection:
+        dialling = Dialling(connection)
+        pair = KeyPair(KEY_GENERATORS["ed25519"]())
+        refusal = dialling.claim(
+            HOST,
+            pair,
+            dialling.challenge(),
+            {"to": OPEN},
+        )
+    assert refusal["refused"] == "LINK_UNPROVEN"
+    audit = hub.get("/api/v1/audit", limit=20)
+    assert stranger.ipv4 in str(audit)
