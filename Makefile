@@ -6,6 +6,7 @@ VENV := .venv
 VENDOR := .venv-vendor
 FATE_FLOW := .venv-fate-flow
 SECRETFLOW := .venv-secretflow
+SITE := .venv-site
 RUN := $(VENV)/bin/python
 NODE_MODULES := tools/javascript/node_modules
 # words.js is left out: its object has the form of JSON, which tests read
@@ -15,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
 # for environments that have the requirements alone
 export PYTHONPATH := $(CURDIR)/clients/python
 
-.PHONY: help setup demo test test-scale test-fast check fmt docs proto lock bench chaos clean
+.PHONY: help setup demo test test-scale test-fast check fmt docs site proto lock bench chaos clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -49,6 +50,11 @@ $(FATE_FLOW)/.done: requirements/fate-flow.txt # FATE's published server, with w
 $(SECRETFLOW)/.done: requirements/secretflow.txt # SecretFlow's published engine, a component of a test's job
 	$(PYTHON) -m venv $(SECRETFLOW)
 	$(SECRETFLOW)/bin/python $(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+$(SITE)/.done: requirements/site.txt # what builds the documentation as static pages
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python $(PIP_INSTALL) --require-hashes -r $<
 	@touch $@
 
 $(NODE_MODULES)/.done: tools/javascript/package-lock.json # the formatter of the console's pages
@@ -88,6 +94,9 @@ fmt: setup $(NODE_MODULES)/.done ## put the code into form
 docs: setup ## write the pages that follow from the code: settings, reasons, endpoints
 	$(RUN) -m tools.docs
 
+site: setup $(SITE)/.done $(NODE_MODULES)/.done ## build the documentation as static pages, dist/site/index.html
+	$(RUN) -m tools.site build dist/site
+
 bench: setup ## measure against bare containers, in one run
 	$(RUN) -m tools.bench $(ARGS)
 
@@ -113,9 +122,11 @@ lock: ## renew the hash-pinned requirement files
 	  --no-header --override requirements/fate-flow-without.txt requirements/fate-flow.in -o requirements/fate-flow.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header requirements/secretflow.in -o requirements/secretflow.txt
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header requirements/site.in -o requirements/site.txt
 	cd examples/reference_vendor && for f in requirements requirements-test; do \
 	  ../../$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-emit-find-links --no-header $$f.in -o $$f.txt; done
 
 clean: ## remove the environments and everything a demo left
-	rm -rf $(VENV) $(VENDOR) $(FATE_FLOW) $(SECRETFLOW) $(NODE_MODULES) var
+	rm -rf $(VENV) $(VENDOR) $(FATE_FLOW) $(SECRETFLOW) $(SITE) $(NODE_MODULES) var

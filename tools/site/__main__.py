@@ -1,0 +1,30 @@
+"""Build the documentation as static pages: python -m tools.site build DIR (make site)."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tools.site.building import BuildFailed, build
+
+
+def main() -> int:
+    """Build the site and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.site",
+        description="Build docs/ in both languages as static pages that need no network.",
+        epilog="example: python -m tools.site build dist/site",
+    )
+    parser.add_argument("action", choices=["build"])
+    parser.add_argument("folder", type=Path, help="folder of the site, e.g. dist/site")
+    arguments = parser.parse_args()
+    try:
+        build(arguments.folder)
+    except BuildFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"built: {arguments.folder / 'index.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
