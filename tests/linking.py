@@ -15,7 +15,7 @@ from gateway.domain.links.frames import Frame, Kind, decode, encode
 from gateway.identity.keys import KeyPair, Keyring
 from gateway.identity.statements import sign_statement
 from gateway.links.carrier import LINK_PATH
-from gateway.links.proof import OPENING
+from gateway.links.proof import GATEWAY_OPENING, OPENING
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, Node
 from tests.world import NodeSetup, World, write_routes
@@ -66,10 +66,10 @@ def link(
     set_routes(open_node, {closed_id: to_closed})
     set_routes(closed_node, {open_id: to_open})
     wait_for(
-        lambda: open_node.links.count(closed_id) == 2,
+        lambda: open_node.links.count(closed_id) == 2 and len(closed_node.links.states()) == 2,
         ANSWER_SECONDS,
         0.02,
-        "two links",
+        "two links at both ends",
     )
 
 
@@ -117,9 +117,42 @@ class Dialling:
         )
         return self.send_opening(node, envelope)
 
-    def send_opening(self, node: str, envelope: Any) -> Any:
+    def claim_as_gateway(
+        self,
+        pair: KeyPair,
+        kind: str = GATEWAY_OPENING,
+        signed: Mapping[str, str] | None = None,
+        **details: str,
+    ) -> Any:
+        """Send the opening of another gateway of the node; return the answer.
+
+        ``details`` are those of the opening, of which ``signed`` replaces some in the signed
+        statement.
+        """
+        statement = {
+            "from": ME,
+            "to": ME,
+            "challenge": self.challenge(),
+            "nonce": secrets.token_hex(32),
+            **details,
+            **(signed or {}),
+        }
+        envelope = sign_statement(pair, kind, statement)
+        return self.send_opening(ME, envelope, **details)
+
+    def send_opening(
+        self,
+        node: str,
+        envelope: Any,
+        **details: str,
+    ) -> Any:
         """Send an opening as it is; return the answer."""
-        self.socket.send(json.dumps({"node": node, "opening": envelope}).encode())
+        opening = {
+            "node": node,
+            "opening": envelope,
+            **details,
+        }
+        self.socket.send(json.dumps(opening).encode())
         return self.receive()
 
     def request(self, head: str, body: bytes = b"") -> bytes:

@@ -240,6 +240,7 @@ class Client:
         """
         parts = urlsplit(url)
         self._url = url
+        self._identity = identity
         self._links = links or WithoutLinks()
         self._uses_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
@@ -334,7 +335,7 @@ class Client:
 
         Raises OSError, and ValueError for an unusable name.
         """
-        over_link = self._links.connect(self._url)
+        over_link = self._links.connect(self._url, self._identity)
         if over_link is not None:
             return over_link
         sock = open_socket(self._host, self._port, timeout, self._proxy)

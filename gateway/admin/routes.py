@@ -324,19 +324,31 @@ def _with_proof(services: RouteServices, route: Route) -> responses.Route:
     """
     if route.node in (services.node, DEFAULT_ENTRY):
         return responses.Route(**vars(route))
-    links = [
-        responses.RouteLink(
-            link.since,
-            link.address,
-            link.dials_out,
+    links = services.links.of(route.node)
+    standing = []
+    for link in links.standing:
+        standing.append(
+            responses.RouteLink(
+                link.since,
+                link.address,
+                link.dials_out,
+                link.gateway,
+            )
         )
-        for link in services.links.of(route.node)
-    ]
+    failure = None
+    if links.last_failure is not None:
+        failure = responses.LinkFailure(**vars(links.last_failure))
     proof = proof_of(route, services.listener)
     remedy = ""
     if proof in UNPROVEN:
         remedy = mending_command(route)
-    return responses.Route(**vars(route), proof=proof, remedy=remedy, links=links)
+    return responses.Route(
+        **vars(route),
+        proof=proof,
+        remedy=remedy,
+        links=standing,
+        link_failure=failure,
+    )
 
 
 def _find(table: RouteTable, node: str) -> Route:

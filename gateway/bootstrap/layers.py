@@ -233,22 +233,28 @@ def _identity_layer(
 def _identity(services: LayerServices) -> PeerIdentity:
     """Return the check of peers' certificates, with the revocation list if there is one."""
     routes = services.registries.routes
-    tls = services.settings.listen.peer.tls
-    pins = []
-    if tls is not None:
-        own_certificate = certificates.certificates(str(tls.certificate))[0]
-        pins.append(certificates.pin(own_certificate))
     return PeerIdentity(
         services.settings.node.id,
         table=lambda: routes.table,  # the one in force at each request
         former=services.peers.peer_table.route_of_unknown,
         handed_on=_is_handed_on,
         needs_certificate=bool(services.settings.listen.peer.trusted_proxies),
-        own_pins=frozenset(pins),
+        is_own=own_certificate(services.settings),
         open_paths=requests.OPEN,
         unproven_entry=services.peers.peer_table.unproven_entry,
         revoked=revocation(services.settings),
     )
+
+
+def own_certificate(settings: Settings) -> Callable[[Bearer], bool]:
+    """Return the function that says whether a client's certificate is one of this node."""
+    # `Bearer.names` has names in lower case.
+    names = {settings.node.id.lower()}
+    tls = settings.listen.peer.tls
+    if tls is not None:
+        certificate = certificates.certificates(str(tls.certificate))[0]
+        names.add(certificates.pin(certificate))
+    return lambda certificate: not certificate.names.isdisjoint(names)
 
 
 def revocation(settings: Settings) -> Callable[[Bearer], bool]:

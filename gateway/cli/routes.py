@@ -159,21 +159,29 @@ def _address(route: Mapping[str, Any]) -> str:
     """Return the address of a route, or how else its node is reached."""
     if route["via"]:
         return f"via {route['via']}"
-    links = route["links"]
     if route["reached"]:
-        return t(f"dials in: {_links_text(links)}")
+        return t(f"dials in: {_links_text(route)}")
     if route["dial"]:
-        return t(f"{route['url']}, dialled: {_links_text(links)}")
+        return t(f"{route['url']}, dialled: {_links_text(route)}")
     return str(route["url"])
 
 
-def _links_text(links: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many links stand, since when, and from where."""
-    if not links:
-        return "no link stands"
-    since = min(str(link["since"]) for link in links)[:16].replace("T", " ")
-    addresses = ", ".join(sorted({str(link["address"]) for link in links}))
-    return f"{len(links)} links since {since}, {addresses}"
+def _links_text(route: Mapping[str, Any]) -> str:
+    """Return how many links stand, since when, and from where; or why the last one failed."""
+    links = route["links"]
+    failure = route["link_failure"]
+    if links:
+        since = min(_minute(link["since"]) for link in links)
+        addresses = ", ".join(sorted({str(link["address"]) for link in links}))
+        return f"{len(links)} links since {since}, {addresses}"
+    if failure:
+        return f"no link stands; the last one at {_minute(failure['at'])}: {failure['cause']}"
+    return "no link stands"
+
+
+def _minute(moment: str) -> str:
+    """Return a time in UTC to the minute."""
+    return moment[:16].replace("T", " ")
 
 
 def _deadline(route: Mapping[str, Any]) -> str:

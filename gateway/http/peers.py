@@ -180,8 +180,7 @@ class PeerIdentity:
       its certificate may then be this node's
     - ``needs_certificate``: whether every request needs a client certificate, as behind a proxy
       that hands it on
-    - ``own_pins``: pins of the public keys of this node's certificates; `Bearer.names` contains
-      the pin of a certificate
+    - ``is_own`` returns whether a certificate is one of this node
     - ``open_paths``: paths that serve unknown nodes, to which no certificate is bound yet
     - ``unproven_entry`` returns the entry of a node if nothing proves the node's requests; None
       for any other node, also one without an entry, whose rights in a job are checked elsewhere
@@ -193,7 +192,7 @@ class PeerIdentity:
     revoked: Callable[[Bearer], bool] = _never
     handed_on: Callable[[Scope], bool] = _never
     needs_certificate: bool = False
-    own_pins: frozenset[str] = frozenset()
+    is_own: Callable[[Bearer], bool] = _never
     open_paths: frozenset[str] = frozenset()
     unproven_entry: Callable[[str], Route | None] = _no_entry
 
@@ -261,7 +260,7 @@ class PeerIdentity:
         """Raise `NotAllowed` unless a certificate proves the claims of a request."""
         if self.revoked(certificate):
             raise NotAllowed("the client certificate is revoked", reason="CERTIFICATE_REVOKED")
-        if self.handed_on(scope) and self._is_own(certificate):
+        if self.handed_on(scope) and self.is_own(certificate):
             return
         is_open_path = scope["path"] in self.open_paths
         if is_open_path and claims.isdisjoint(self.table().routes):
@@ -270,11 +269,6 @@ class PeerIdentity:
         if unproven:
             text = f"the client certificate is not that of {', '.join(sorted(unproven))[:300]}"
             raise NotAllowed(text, reason="CERTIFICATE_MISMATCH")
-
-    def _is_own(self, certificate: Bearer) -> bool:
-        """Return whether a certificate is one of this node."""
-        # `Bearer.names` has names in lower case.
-        return not certificate.names.isdisjoint(self.own_pins | {self.node.lower()})
 
     def _unproven(
         self,

@@ -24,6 +24,7 @@ from gateway.links.accepting import Acceptor
 from gateway.links.dialling import Dialler
 from gateway.links.link import LinkOrigin
 from gateway.links.links import Links
+from gateway.links.sharing import Sharing
 
 log = logging.getLogger(__name__)
 
@@ -101,12 +102,13 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class LinkService:
-    """The links of a node: which stand, and how further ones are accepted and dialled."""
+    """The links of a node: which stand, and how further ones are accepted, dialled and shared."""
 
     listener: str  # the name of the application that serves the requests over links
     links: Links
     acceptor: Acceptor
     dialler: Dialler
+    sharing: Sharing | None  # None: the node has no other gateway
 
 
 class ServerTls(Protocol):
@@ -369,11 +371,14 @@ async def _dialling(links: LinkService | None) -> AsyncIterator[None]:
     if links is None:
         yield
         return
-    keeping = asyncio.create_task(links.dialler.run())
+    tasks = [asyncio.create_task(links.dialler.run())]
+    if links.sharing is not None:
+        tasks.append(asyncio.create_task(links.sharing.run()))
     try:
         yield
     finally:
-        keeping.cancel()
+        for task in tasks:
+            task.cancel()
         links.links.close()
 
 

@@ -1,15 +1,17 @@
 """Accepts links at the listener for peers, from nodes whose routes say ``reached: by-link``.
 
-Before it is a link, a connection costs little and lasts a few seconds; their number is limited, in
-all and per address.
+Before it is a link, a connection costs little and lasts a few seconds, see
+`gateway.links.unproven`. Other gateways of this node open links here, too, to use the links of a
+partner.
 """
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from socket import socket
 from typing import Any
 
 from gateway.domain.links.frames import LinkFault
@@ -20,15 +22,13 @@ from gateway.links.carrier import Carrier, LinkLost
 from gateway.links.link import Link, LinkOrigin
 from gateway.links.links import Links
 from gateway.links.proof import LinkRefused
+from gateway.links.unproven import UnprovenConnections
 from gateway.ports import Clock
 from route_table import certificates
 from route_table.model import Bearer, Route, RouteTable, Unusable
 
 log = logging.getLogger(__name__)
 
-PROOF_SECONDS = 10.0  # until the dialling node has proven its identity
-MAX_UNPROVEN = 64  # connections before the proof
-MAX_UNPROVEN_PER_ADDRESS = 8
 _LOOK_SECONDS = 1.0  # between two looks whether a link is still expected
 MAX_LINKS_PER_NODE = 16  # two from each of its gateways, and those whose end is not noticed yet
 
@@ -38,9 +38,11 @@ class AcceptParts:
     """The node of an `Acceptor`, as values and functions."""
 
     node: NodeId
+    gateway: str  # this gateway's name, by which others of the node dial it
     table: Callable[[], RouteTable]  # the one in force
     key: Callable[[], KeyPair | None]  # None: this node has no key yet
     revoked: Callable[[Bearer], bool]  # whether a client's certificate is revoked
+    is_own: Callable[[Bearer], bool]  # whether a client's certificate is one of this node
     record_refusal: Callable[[NodeId, str, LinkRefused], None]  # node, address and cause
     # The client's host before a reverse proxy, from the scope of the request
     host_of: Callable[[Mapping[str, Any]], str]
@@ -70,15 +72,13 @@ class Acceptor:
     def __init__(self, parts: AcceptParts, links: Links) -> None:
         self._parts = parts
         self._links = links
-        self._unproven: Counter[str] = Counter()  # connections before the proof, by host
+        self._unproven = UnprovenConnections()
 
     async def serve(self, arrival: Arrival) -> None:
         """Carry a link until its connection ends; close the connection of anything else."""
         try:
-            host = self._parts.host_of(arrival.scope)
-            with self._counted(host):
-                async with asyncio.timeout(PROOF_SECONDS):
-                    link, claim = await self._accept(arrival)
+            async with self._unproven.counted(self._parts.host_of(arrival.scope)):
+                link, claim = await self._accept(arrival)
             log.info("link accepted", extra=_fields(link.origin))
             await self._run(link, claim)
         except (LinkLost, LinkFault) as error:
@@ -88,19 +88,6 @@ class Acceptor:
         finally:
             arrival.writer.transport.abort()
 
-    @contextmanager
-    def _counted(self, host: str) -> Iterator[None]:
-        """Count a connection before its proof. Raises `LinkRefused` at the limit."""
-        is_full = self._unproven.total() >= MAX_UNPROVEN
-        if is_full or self._unproven[host] >= MAX_UNPROVEN_PER_ADDRESS:
-            raise LinkRefused("too many links are being opened", "BUSY")
-        self._unproven[host] += 1
-        try:
-            yield
-        finally:
-            self._unproven[host] -= 1
-            self._unproven += Counter()  # forgets the addresses without a connection
-
     async def _run(self, link: Link, claim: proof.Claim) -> None:
         """Carry a link as long as its connection lasts and it is expected.
 
@@ -108,18 +95,27 @@ class Acceptor:
         """
         watching = asyncio.create_task(self._end_when_unexpected(link, claim))
         try:
-            await self._links.run(link)
+            if self._is_of_gateway(claim):
+                await self._links.hand_over(claim.partner, link)
+            else:
+                await self._run_of_node(link, claim.node)
         finally:
             watching.cancel()
 
+    async def _run_of_node(self, link: Link, node: NodeId) -> None:
+        """Carry a link of another node. Raises `LinkLost`, `LinkFault`."""
+        try:
+            await self._links.run(link)
+        except (LinkLost, LinkFault) as error:
+            self._links.note_failure(node, str(error), self._parts.clock())
+            raise
+
     async def _end_when_unexpected(self, link: Link, claim: proof.Claim) -> None:
-        """Break off a link once the route in force would refuse its opening."""
+        """Break off a link once its opening would be refused now."""
         try:
             while True:
                 await asyncio.sleep(_LOOK_SECONDS)
-                route = self._expected_route(claim.node)
-                self._check_certificate(route, link.origin.certificates)
-                proof.check_key(claim, route)
+                proof.check_key(claim, self._ends(claim, link.origin.certificates))
         except LinkRefused as error:
             fields = {**_fields(link.origin), "cause": str(error)}
             log.warning("link is no longer expected", extra=fields)
@@ -136,12 +132,7 @@ class Acceptor:
         try:
             await self._check(carrier, claim, arrival)
         except LinkRefused as error:
-            await asyncio.to_thread(
-                self._parts.record_refusal,
-                claim.node,
-                arrival.address,
-                error,
-            )
+            await self._note_refusal(claim, arrival, error)
             with suppress(LinkLost):
                 await proof.refuse(carrier, error)
             raise
@@ -153,12 +144,41 @@ class Acceptor:
             url="",
             certificates=tuple(arrival.certificates),
         )
+        serve = self._links.serve
+        if self._is_of_gateway(claim):
+            serve = partial(self._pass_on, claim.partner)
         link = Link(
             carrier,
             origin,
-            self._links.serve,
+            serve,
         )
         return link, claim
+
+    async def _note_refusal(
+        self,
+        claim: proof.Claim,
+        arrival: Arrival,
+        refused: LinkRefused,
+    ) -> None:
+        """Record a refused link in the audit, and as the last failure of a node with a route."""
+        if claim.node in self._parts.table().routes:
+            cause = f"{refused.reason}: {refused}"
+            self._links.note_failure(claim.node, cause, self._parts.clock())
+        await asyncio.to_thread(
+            self._parts.record_refusal,
+            claim.node,
+            arrival.address,
+            refused,
+        )
+
+    def _pass_on(
+        self,
+        node: NodeId,
+        sock: socket,
+        _: LinkOrigin,
+    ) -> None:
+        """Connect a stream of another gateway of this node with a link that ends here."""
+        self._links.pass_on(node, sock)
 
     async def _check(
         self,
@@ -167,15 +187,64 @@ class Acceptor:
         arrival: Arrival,
     ) -> None:
         """Check the opener of a link, and prove this node's identity. Raises `LinkRefused`."""
-        route = self._expected_route(claim.node)
-        self._check_certificate(route, arrival.certificates)
+        pair = self._key()
+        ends = self._ends(claim, arrival.certificates)
+        nonce = proof.check_proof(claim, ends)
+        # After the proof, so that no unknown peer can use up the links of a node; before this end
+        # accepts the link, so that the other one learns the cause.
+        self._check_number(claim)
+        await proof.accept(
+            carrier,
+            claim,
+            ends,
+            nonce,
+            pair,
+        )
+
+    def _check_number(self, claim: proof.Claim) -> None:
+        """Raise `LinkRefused` for too many links of a node, or none for another gateway."""
+        if not self._is_of_gateway(claim):
+            if self._links.count(claim.node) >= MAX_LINKS_PER_NODE:
+                raise LinkRefused("the node has as many links as it may have", "BUSY")
+        elif not self._links.count(claim.partner):
+            text = f"no link of {claim.partner} ends at this gateway"
+            raise LinkRefused(text, proof.NOT_EXPECTED)
+
+    def _is_of_gateway(self, claim: proof.Claim) -> bool:
+        """Return whether another gateway of this node opens a link."""
+        return claim.node == self._parts.node
+
+    def _key(self) -> KeyPair:
+        """Return this node's key pair. Raises `LinkRefused` without one."""
         pair = self._parts.key()
         if pair is None:
             raise LinkRefused("the dialled node has no key yet", proof.NOT_EXPECTED)
-        await proof.accept_proof(carrier, self._parts.node, claim, route, pair)
-        # Counted last, so that no unknown peer can use up the links of a node.
-        if self._links.count(claim.node) >= MAX_LINKS_PER_NODE:
-            raise LinkRefused("the node has as many links as it may have", "BUSY")
+        return pair
+
+    def _ends(self, claim: proof.Claim, chain: Sequence[str]) -> proof.Ends:
+        """Return the ends of an expected link; ``chain``: the client's certificate, or nothing.
+
+        Raises `LinkRefused` for an unexpected link, and for a certificate of another node.
+        """
+        if self._is_of_gateway(claim):
+            self._check_gateway(claim, chain)
+            return proof.between_gateways(
+                self._parts.node,
+                self._key(),
+                claim.gateway,
+                claim.partner,
+            )
+        route = self._expected_route(claim.node)
+        self._check_certificate(chain, route.bound_to, route.node)
+        return proof.between_nodes(self._parts.node, route)
+
+    def _check_gateway(self, claim: proof.Claim, chain: Sequence[str]) -> None:
+        """Raise `LinkRefused` unless another gateway of this node may use links that end here."""
+        if claim.gateway != self._parts.gateway:
+            text = f"this is another gateway of {self._parts.node}"
+            raise LinkRefused(text, proof.NOT_EXPECTED)
+        self._expected_route(claim.partner)
+        self._check_certificate(chain, self._parts.is_own, self._parts.node)
 
     def _expected_route(self, node: NodeId) -> Route:
         """Return the entry of a node that is reached by links. Raises `LinkRefused`."""
@@ -188,7 +257,12 @@ class Acceptor:
             raise LinkRefused(text, proof.NOT_EXPECTED)
         return route
 
-    def _check_certificate(self, route: Route, chain: Sequence[str]) -> None:
+    def _check_certificate(
+        self,
+        chain: Sequence[str],
+        is_bound: Callable[[Bearer], bool],
+        node: NodeId,
+    ) -> None:
         """Raise `LinkRefused` unless the client's certificate, if it showed one, is the node's."""
         if not chain:
             return
@@ -200,8 +274,8 @@ class Acceptor:
         if self._parts.revoked(certificate):
             text = "the client certificate is revoked"
             raise LinkRefused(text, "CERTIFICATE_REVOKED")
-        if not route.bound_to(certificate):
-            text = f"the client certificate is not that of {route.node}"
+        if not is_bound(certificate):
+            text = f"the client certificate is not that of {node}"
             raise LinkRefused(text, "CERTIFICATE_MISMATCH")
 
 

@@ -40,6 +40,8 @@ class LinkOrigin:
     since: datetime
     url: str  # of the route by which this node has dialled; "" if it was dialled
     certificates: tuple[str, ...] = ()  # the client's certificate in PEM form, if it showed one
+    # Name of this node's gateway whose links of the node are used; "" for a link that ends here
+    gateway: str = ""
 
 
 # Serves a stream that the other end has opened, as a connection to the listener for peers.

@@ -5,31 +5,25 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from typing import Protocol
 
+from gateway.domain.links.states import GatewayLinks, LinkFailure, LinkState, NodeLinks
 from gateway.domain.spec import NodeId
 from gateway.links.link import Link, LinkOrigin
-from route_table.model import link_url
+from route_table.model import NO_IDENTITY, Identity, link_url
 
 _DOUBTFUL_SECONDS = 3.0  # of silence, after which another link of the same node is preferred
+
+# The address that links serve: the URL of a route, and its way there.
+Address = tuple[str, Identity]
 
 
 class NoLink(ConnectionRefusedError):
     """No link stands, and the node has no address."""
-
-
-@dataclass(frozen=True)
-class LinkState:
-    """A standing link, as it is shown."""
-
-    node: NodeId
-    since: datetime
-    address: str  # of the other end
-    dials_out: bool  # whether this node has dialled
 
 
 class Connector(Protocol):
@@ -38,14 +32,16 @@ class Connector(Protocol):
     def connect(
         self,
         url: str,
+        identity: Identity = NO_IDENTITY,
     ) -> socket.socket | None:
         """Return a connection over a link to a route's URL; None to dial the URL instead.
 
+        ``identity`` is the route's way to the URL: no link that was opened another way is used.
         Raises `NoLink` for a URL that can only be reached by a link while none stands.
         """
 
-    def of(self, node: NodeId) -> list[LinkState]:
-        """Return the standing links of a node; [] if there are none."""
+    def of(self, node: NodeId) -> NodeLinks:
+        """Return the links of a node at all gateways of this one."""
 
 
 class WithoutLinks:
@@ -54,25 +50,32 @@ class WithoutLinks:
     def connect(
         self,
         url: str,
+        identity: Identity = NO_IDENTITY,
     ) -> socket.socket | None:
         """Return None: every URL is dialled."""
         _check_dialled(url)
         return None
 
-    def of(self, node: NodeId) -> list[LinkState]:
-        """Return []: there are no links."""
-        return []
+    def of(self, node: NodeId) -> NodeLinks:
+        """Return that there are no links."""
+        return NodeLinks()
 
 
 class Links:
-    """The standing links of this gateway."""
+    """The standing links of this gateway, and the known links at the node's other gateways."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # By the URL of the route that they serve; empty once the last one has ended
-        self._links: defaultdict[str, list[Link]] = defaultdict(list)
+        # By the address that they serve; empty once the last one has ended. A link to another
+        # gateway of this node serves the address of the node whose links end there.
+        self._links: defaultdict[Address, list[Link]] = defaultdict(list)
+        # Links from other gateways of this node, by the node whose links they use
+        self._handovers: defaultdict[NodeId, list[Link]] = defaultdict(list)
+        self._failures: dict[NodeId, LinkFailure] = {}  # the last one of each node
+        self._elsewhere: Sequence[GatewayLinks] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._serve: Callable[[socket.socket, LinkOrigin], None] | None = None
+        self.changed = asyncio.Event()  # set when a link has begun or ended
 
     def serve_with(
         self,
@@ -90,29 +93,61 @@ class Links:
         assert self._serve is not None
         self._serve(sock, origin)
 
-    async def run(self, link: Link) -> None:
+    async def run(self, link: Link, identity: Identity = NO_IDENTITY) -> None:
         """Offer a link for requests as long as its connection lasts.
 
-        Raises `LinkLost`, `LinkFault`.
+        ``identity``: the way by which this node has dialled. Raises `LinkLost`, `LinkFault`.
         """
-        key = link.origin.url or link_url(link.origin.node)
+        url = link.origin.url or link_url(link.origin.node)
+        address = _address(url, identity)
         with self._lock:
-            self._links[key].append(link)
+            self._links[address].append(link)
+        self.changed.set()
         try:
             await link.run()
         finally:
             with self._lock:
-                self._links[key].remove(link)
+                self._links[address].remove(link)
+            self._end_useless_handovers(link.origin.node)
+            self.changed.set()
+
+    async def hand_over(self, node: NodeId, link: Link) -> None:
+        """Carry a link from another gateway of this node, which uses the links of ``node`` here.
+
+        Raises `LinkLost`, `LinkFault`.
+        """
+        with self._lock:
+            self._handovers[node].append(link)
+        try:
+            await link.run()
+        finally:
+            with self._lock:
+                self._handovers[node].remove(link)
+
+    def pass_on(self, node: NodeId, sock: socket.socket) -> None:
+        """Connect a stream of another gateway of this node with a link of ``node``.
+
+        It is closed if no link of that node ends here.
+        """
+        link = _best(self._ending_here(node))
+        if link is None:
+            sock.close()
+        else:
+            link.adopt(sock)
 
     def connect(
         self,
         url: str,
+        identity: Identity = NO_IDENTITY,
     ) -> socket.socket | None:
         """Return a connection over a link, see `Connector`.
 
-        Of several links, the newest one with a recent sign of life is used.
+        Of several links, one with a recent sign of life is used, rather one that ends here than one
+        at another gateway, and the newest of those.
         """
-        link = self._usable(url)
+        with self._lock:
+            links = list(self._links.get(_address(url, identity), ()))
+        link = _best(links)
         if link is None or self._loop is None:
             _check_dialled(url)
             return None
@@ -121,42 +156,127 @@ class Links:
         return ours
 
     def states(self) -> list[LinkState]:
-        """Return the standing links."""
-        return [_state(link.origin) for link in self._all()]
+        """Return the standing links that end at this gateway."""
+        return [_state(link.origin) for link in self._all() if not link.origin.gateway]
 
-    def of(self, node: NodeId) -> list[LinkState]:
-        """Return the standing links of a node, the oldest first; [] if there are none."""
-        return [state for state in self.states() if state.node == node]
+    def of(self, node: NodeId) -> NodeLinks:
+        """Return the links of a node at all gateways of this one, the oldest first.
+
+        Links to which another gateway was dialled count only while this one can use them.
+        """
+        links_here = self.here().get(node, NodeLinks())
+        standing = list(links_here.standing)
+        failures = [links_here.last_failure]
+        usable_gateways = {link.origin.gateway for link in self._all() if link.origin.node == node}
+        for elsewhere in self._elsewhere:
+            if elsewhere.node != node:
+                continue
+            failures.append(elsewhere.links.last_failure)
+            is_usable = elsewhere.gateway in usable_gateways
+            if is_usable or not elsewhere.links.is_dialled_in:
+                for link in elsewhere.links.standing:
+                    standing.append(replace(link, gateway=elsewhere.url))
+        return NodeLinks(sorted(standing, key=_since), _latest(failures))
+
+    def here(self) -> Mapping[NodeId, NodeLinks]:
+        """Return the links that end at this gateway, by node; also of nodes whose links failed."""
+        standing = defaultdict(list)
+        for state in self.states():
+            standing[state.node].append(state)
+        nodes = standing.keys() | self._failures.keys()
+        return {node: NodeLinks(standing[node], self._failures.get(node)) for node in nodes}
+
+    def set_elsewhere(self, elsewhere: Sequence[GatewayLinks]) -> None:
+        """Set the links that end at other gateways of this node."""
+        self._elsewhere = elsewhere
+
+    def note_failure(
+        self,
+        node: NodeId,
+        cause: str,
+        at: datetime,
+    ) -> None:
+        """Note why a link of a node was refused, could not be opened or has ended.
+
+        Call it only for nodes with a route, so that their number is limited.
+        """
+        self._failures[node] = LinkFailure(at, cause)
 
     def count(self, node: NodeId) -> int:
-        """Return the number of standing links that a node has opened."""
-        directions = [state.dials_out for state in self.of(node)]
-        return directions.count(False)
+        """Return the number of standing links that a node has opened at this gateway."""
+        return len(self._ending_here(node))
 
     def close(self) -> None:
         """Break off all links; call it on their event loop."""
-        for link in self._all():
+        with self._lock:
+            handovers = list(chain.from_iterable(self._handovers.values()))
+        for link in [*self._all(), *handovers]:
             link.close()
 
     def _all(self) -> list[Link]:
-        """Return all standing links."""
+        """Return all links by which this gateway sends requests."""
         with self._lock:
             return list(chain.from_iterable(self._links.values()))
 
-    def _usable(self, url: str) -> Link | None:
-        """Return the best link for a URL; None if none stands."""
+    def _ending_here(self, node: NodeId) -> list[Link]:
+        """Return the links that a node has opened at this gateway."""
         with self._lock:
-            links = list(self._links.get(url, ()))
-        if not links:
-            return None
-        recent = list(filter(_is_recent, links))
-        candidates = recent or links
-        return candidates[-1]
+            links = list(self._links.get(_address(link_url(node)), ()))
+        return [link for link in links if not link.origin.gateway]
+
+    def _end_useless_handovers(self, node: NodeId) -> None:
+        """Break off the links from other gateways once no link of a node ends here."""
+        if self._ending_here(node):
+            return
+        with self._lock:
+            handovers = list(self._handovers[node])
+        for link in handovers:
+            link.close()
 
 
-def _is_recent(link: Link) -> bool:
-    """Return whether a link has given a sign of life recently."""
-    return time.monotonic() - link.last_received < _DOUBTFUL_SECONDS
+def _best(links: Sequence[Link]) -> Link | None:
+    """Return the best of the links to one address, the newest of equal ones; None without links."""
+    return max(
+        reversed(links),
+        key=_merit,
+        default=None,
+    )
+
+
+def _merit(link: Link) -> tuple[bool, bool]:
+    """Return the rank of a link: the higher, the rather it is used."""
+    silence = time.monotonic() - link.last_received
+    is_recent = silence < _DOUBTFUL_SECONDS
+    ends_here = not link.origin.gateway
+    return is_recent, ends_here
+
+
+def _address(url: str, identity: Identity = NO_IDENTITY) -> Address:
+    """Return the address by which links are looked up."""
+    if url.startswith(link_url("")):
+        return url, NO_IDENTITY
+    if url.startswith("http:"):
+        return url, identity.without_tls()
+    return url, identity
+
+
+def _since(state: LinkState) -> datetime:
+    """Return since when a link stands."""
+    return state.since
+
+
+def _latest(failures: Sequence[LinkFailure | None]) -> LinkFailure | None:
+    """Return the latest of several failures; None without any."""
+    return max(
+        filter(None, failures),
+        key=_failed_at,
+        default=None,
+    )
+
+
+def _failed_at(failure: LinkFailure) -> datetime:
+    """Return the time of a failure."""
+    return failure.at
 
 
 def _state(origin: LinkOrigin) -> LinkState:

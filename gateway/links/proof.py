@@ -1,15 +1,16 @@
 """The proof of identity at the opening of a link, in three messages.
 
-The dialled node sends a random challenge. The dialling node signs it, together with both
-ids and a challenge of its own, which the other node signs in turn. So neither can be played by a
+The dialled end sends a random challenge. The dialling end signs it, together with both
+ids and a challenge of its own, which the other end signs in turn. So neither can be played by a
 third node, not even by a node with a record of an earlier opening. Statements are signed as in
 `gateway.identity.statements`; each direction has its own type, so that none can be sent back.
+Two gateways of one node do the same with the node's key and further types.
 """
 
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.domain.spec import NodeId
@@ -20,12 +21,18 @@ from route_table.model import NODE_ID, Route
 
 OPENING = "application/vnd.bfia-gateway.link-opening+json"
 ACCEPTANCE = "application/vnd.bfia-gateway.link-acceptance+json"
+GATEWAY_OPENING = "application/vnd.bfia-gateway.gateway-opening+json"
+GATEWAY_ACCEPTANCE = "application/vnd.bfia-gateway.gateway-acceptance+json"
 # Reasons of a refused link; see gateway/language/reasons.yml.
 NOT_EXPECTED = "LINK_NOT_EXPECTED"
 UNPROVEN = "LINK_UNPROVEN"
+# Entries of an opening between two gateways: the dialled one, and the node of the link.
+GATEWAY = "gateway"
+PARTNER = "partner"
 _CHALLENGE_BYTES = 32
 _MAX_CAUSE = 500  # characters of a refusal that are repeated
 _MAX_REASON = 64  # characters
+_MAX_NAME = 200  # characters of a gateway's name
 
 
 class LinkRefused(Exception):
@@ -37,22 +44,63 @@ class LinkRefused(Exception):
 
 
 @dataclass(frozen=True)
-class _Statement:
-    """The signed content of one end: both ids, and the challenge of the other end."""
+class Ends:
+    """Both ends of a link that is being opened, as one of them sees the other."""
 
-    source: NodeId
-    target: NodeId
-    challenge: str  # of the end that checks the signature
-    nonce: str  # the signing end's own challenge
+    me: NodeId
+    peer: NodeId  # of the other end
+    keys: Sequence[str]  # public keys of the other end
+    opening: str = OPENING  # types of the signed statements
+    acceptance: str = ACCEPTANCE
+    details: Mapping[str, str] = field(default_factory=dict)  # signed, too
 
-    def content(self) -> Mapping[str, str]:
-        """Return the signed content."""
+    def statement(
+        self,
+        source: NodeId,
+        target: NodeId,
+        challenge: str,
+        nonce: str,
+    ) -> Mapping[str, str]:
+        """Return the content that one end signs.
+
+        ``challenge`` is that of the end that checks the signature, ``nonce`` the signing end's own.
+        """
         return {
-            "from": self.source,
-            "to": self.target,
-            "challenge": self.challenge,
-            "nonce": self.nonce,
+            "from": source,
+            "to": target,
+            "challenge": challenge,
+            "nonce": nonce,
+            **self.details,
         }
+
+
+def between_nodes(me: NodeId, route: Route) -> Ends:
+    """Return the ends of a link to a route's node."""
+    return Ends(
+        me,
+        route.node,
+        route.keys,
+    )
+
+
+def between_gateways(
+    me: NodeId,
+    pair: KeyPair,
+    gateway: str,
+    partner: NodeId,
+) -> Ends:
+    """Return the ends of a connection between two gateways of one node.
+
+    ``gateway`` is the dialled one, where links of ``partner`` end.
+    """
+    return Ends(
+        me,
+        me,
+        (pair.public,),
+        GATEWAY_OPENING,
+        GATEWAY_ACCEPTANCE,
+        {GATEWAY: gateway, PARTNER: partner},
+    )
 
 
 # ------------------------------------------------------------ the dialling end
@@ -60,35 +108,45 @@ class _Statement:
 
 async def prove_to(
     carrier: Carrier,
-    me: NodeId,
-    route: Route,
+    ends: Ends,
     pair: KeyPair,
 ) -> None:
-    """Open a link to the route's node.
+    """Open a link to the other end.
 
-    Raises `LinkRefused` if the node refuses or does not prove its own identity, and `LinkLost`.
+    Raises `LinkRefused` if it refuses or does not prove its own identity, and `LinkLost`.
     """
     greeting = _read(await carrier.receive())
     challenge = str(greeting.get("challenge", ""))
     nonce = secrets.token_hex(_CHALLENGE_BYTES)
-    statement = _Statement(me, route.node, challenge, nonce)
-    envelope = sign_statement(pair, OPENING, statement.content())
+    statement = ends.statement(
+        ends.me,
+        ends.peer,
+        challenge,
+        nonce,
+    )
+    envelope = sign_statement(pair, ends.opening, statement)
     opening = {
-        "node": me,
+        "node": ends.me,
         "opening": envelope,
+        **ends.details,
     }
     await carrier.send(_message(opening))
     answer = _read(await carrier.receive())
     if "refused" in answer:
         cause = str(answer.get("message", ""))[:_MAX_CAUSE]
         reason = str(answer["refused"])[:_MAX_REASON]
-        raise LinkRefused(f"{route.node} refuses the link: {cause}", reason)
-    expected = _Statement(route.node, me, nonce, challenge)
+        raise LinkRefused(f"{ends.peer} refuses the link: {cause}", reason)
+    expected = ends.statement(
+        ends.peer,
+        ends.me,
+        nonce,
+        challenge,
+    )
     _check(
         answer.get("acceptance"),
-        ACCEPTANCE,
+        ends.acceptance,
         expected,
-        route,
+        ends,
     )
 
 
@@ -102,6 +160,8 @@ class Claim:
     node: NodeId
     envelope: Any
     challenge: str  # this end's
+    gateway: str = ""  # the dialled one, in an opening by another gateway of the dialled node
+    partner: NodeId = ""  # whose links that gateway wants to use
 
 
 async def ask_for_proof(carrier: Carrier) -> Claim:
@@ -112,46 +172,60 @@ async def ask_for_proof(carrier: Carrier) -> Claim:
     node = message.get("node")
     if not isinstance(node, str) or not NODE_ID.fullmatch(node):
         raise LinkRefused("the opening of the link names no node", UNPROVEN)
-    return Claim(node, message.get("opening"), challenge)
+    return Claim(
+        node,
+        message.get("opening"),
+        challenge,
+        gateway=str(message.get(GATEWAY, ""))[:_MAX_NAME],
+        partner=str(message.get(PARTNER, ""))[:_MAX_NAME],
+    )
 
 
-async def accept_proof(
-    carrier: Carrier,
-    me: NodeId,
-    claim: Claim,
-    route: Route,
-    pair: KeyPair,
-) -> None:
-    """Check a claim by the keys in the node's route, and prove this node's identity in turn.
+def check_proof(claim: Claim, ends: Ends) -> str:
+    """Check a claim by the keys of the other end; return the challenge of that end.
 
-    Raises `LinkRefused`, `LinkLost`.
+    Raises `LinkRefused`.
     """
-    nonce = _nonce_in(claim.envelope, route)
-    expected = _Statement(
-        source=claim.node,
-        target=me,
-        challenge=claim.challenge,
-        nonce=nonce,
+    nonce = str(_open(claim.envelope, ends.opening, ends).get("nonce", ""))
+    expected = ends.statement(
+        ends.peer,
+        ends.me,
+        claim.challenge,
+        nonce,
     )
     _check(
         claim.envelope,
-        OPENING,
+        ends.opening,
         expected,
-        route,
+        ends,
     )
-    statement = _Statement(
-        source=me,
-        target=claim.node,
-        challenge=nonce,
-        nonce=claim.challenge,
+    return nonce
+
+
+async def accept(
+    carrier: Carrier,
+    claim: Claim,
+    ends: Ends,
+    nonce: str,
+    pair: KeyPair,
+) -> None:
+    """Accept a link, and prove this end's identity in turn; ``nonce`` is from `check_proof`.
+
+    Raises `LinkLost`.
+    """
+    statement = ends.statement(
+        ends.me,
+        ends.peer,
+        nonce,
+        claim.challenge,
     )
-    envelope = sign_statement(pair, ACCEPTANCE, statement.content())
+    envelope = sign_statement(pair, ends.acceptance, statement)
     await carrier.send(_message({"acceptance": envelope}))
 
 
-def check_key(claim: Claim, route: Route) -> None:
-    """Raise `LinkRefused` unless one of the keys in a route has signed a claim."""
-    _open(claim.envelope, OPENING, route)
+def check_key(claim: Claim, ends: Ends) -> None:
+    """Raise `LinkRefused` unless one of the keys of the other end has signed a claim."""
+    _open(claim.envelope, ends.opening, ends)
 
 
 async def refuse(carrier: Carrier, refused: LinkRefused) -> None:
@@ -166,29 +240,28 @@ async def refuse(carrier: Carrier, refused: LinkRefused) -> None:
 # ------------------------------------------------------------ messages
 
 
-def _nonce_in(envelope: Any, route: Route) -> str:
-    """Return the challenge of the dialling end. Raises `LinkRefused` for a wrong signature."""
-    return str(_open(envelope, OPENING, route).get("nonce", ""))
-
-
 def _check(
     envelope: Any,
     kind: str,
-    expected: _Statement,
-    route: Route,
+    expected: Mapping[str, str],
+    ends: Ends,
 ) -> None:
-    """Raise `LinkRefused` unless the route's node has signed exactly the expected statement."""
-    if _open(envelope, kind, route) != expected.content():
-        text = f"the signature of {route.node} is for another opening of a link"
+    """Raise `LinkRefused` unless the other end has signed exactly the expected statement."""
+    if _open(envelope, kind, ends) != expected:
+        text = f"the signature of {ends.peer} is for another opening of a link"
         raise LinkRefused(text, UNPROVEN)
 
 
-def _open(envelope: Any, kind: str, route: Route) -> Mapping[str, Any]:
+def _open(
+    envelope: Any,
+    kind: str,
+    ends: Ends,
+) -> Mapping[str, Any]:
     """Return the signed content. Raises `LinkRefused` for a wrong signature."""
     try:
-        content, _ = open_envelope(envelope, kind, route.keys)
+        content, _ = open_envelope(envelope, kind, ends.keys)
     except ValueError as error:
-        text = f"no key in the route of {route.node} has signed the opening of the link: {error}"
+        text = f"no key in the route of {ends.peer} has signed the opening of the link: {error}"
         raise LinkRefused(text, UNPROVEN) from error
     return content
 

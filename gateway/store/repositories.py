@@ -116,7 +116,7 @@ class SqlRouteVersions(InDatabase):
         export = schema.route_export.c
         gateway = schema.gateway.c
         with self._database.read() as connection:
-            is_running = gateway.seen_at > _now(connection) - GATEWAY_TIMEOUT
+            is_running = gateway.seen_at > now_of(connection) - GATEWAY_TIMEOUT
             query = select(gateway.url)
             query = query.join(
                 schema.route_export,
@@ -401,7 +401,7 @@ class Gateways:
 
         def write() -> float:
             with self._store.write() as connection:
-                now = _now(connection)
+                now = now_of(connection)
                 select_silence = select(now - c.seen_at).where(c.owner == owner)
                 silence = connection.execute(select_silence).scalar()
                 values = {
@@ -421,7 +421,7 @@ class Gateways:
     def all(self) -> list[KnownGateway]:
         """Return every gateway that ever wrote a heartbeat."""
         with self._store.read() as connection:
-            now = connection.execute(select(_now(connection))).scalar_one()
+            now = connection.execute(select(now_of(connection))).scalar_one()
             rows = connection.execute(select(schema.gateway)).all()
         return [KnownGateway(row.owner, row.url, now - row.seen_at) for row in rows]
 
@@ -446,7 +446,7 @@ class Gateways:
         return job_ids
 
 
-def _now(connection: sa.Connection) -> sa.ColumnElement[float]:
+def now_of(connection: sa.Connection) -> sa.ColumnElement[float]:
     """Return the SQL for the database's time, in seconds since the epoch."""
     if connection.dialect.name == "sqlite":  # days, counted from 2440587.5 at the epoch
         return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Double())

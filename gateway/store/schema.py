@@ -411,6 +411,15 @@ gateway = _table(
     _required("seen_at", Seconds),
 )
 
+# The links of a node that end at one of these gateways (``owner``), as JSON, and why the last one
+# failed. They stand only as long as the gateway's heartbeat is recent.
+link = _table(
+    "link",
+    _key("owner", Id),
+    _key("node", Id),
+    _required("links", LongText),
+)
+
 # One row, written at the first start: the id that tells this installation's containers from those
 # of other installations.
 installation = _table(

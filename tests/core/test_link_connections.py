@@ -14,6 +14,7 @@ from gateway.links.carrier import Carrier, LinkLost
 from gateway.links.dialling import LINKS_PER_ROUTE, Dialler, DialParts
 from gateway.links.link import Link, LinkOrigin
 from gateway.links.links import Links
+from gateway.links.opening import Ways
 from route_table.model import Route
 
 BUFFER = 16 * 1024  # bytes of the kernel, so that little is under way
@@ -222,8 +223,7 @@ async def dial(connection):
         node="JG0100001100000010",
         routes=lambda: [route],
         key=lambda: pair,
-        connect=connection.open,
-        tls_context=lambda _: None,
+        ways=Ways(connection.open, lambda _: None),
         clock=lambda: datetime.now(UTC),
     )
     dialling = asyncio.create_task(Dialler(parts, Links()).run())

@@ -5,6 +5,7 @@ import pytest
 from adapter.bfia.channel.codec import INVOKE, SUCCESS, Ptp, decode_answer, invoke_headers
 from adapter.bfia.channel.message_forms import Form
 from gateway.errors import PeerUnreachable
+from route_table.model import Identity
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER
 from tests.linking import ANSWER_SECONDS, answer_of, key_of, link, linked_nodes, set_routes
@@ -165,6 +166,18 @@ def test_two_closed_nodes_reach_each_other_through_a_hub(world):
         strict=True,
     ):
         assert answer_of(node, partner)["node_id"] == partner
+
+
+def test_a_request_uses_no_link_that_was_opened_another_way(world):
+    open_node = world.node(NodeSetup(ME))
+    closed_node = world.node(NodeSetup(PEER))
+    link(open_node, closed_node)
+    url = open_node.addresses()["peer"]
+    over_link = closed_node.links.connect(url)
+    assert over_link is not None
+    over_link.close()
+    through_proxy = Identity(proxy="http://127.0.0.1:9")
+    assert closed_node.links.connect(url, through_proxy) is None
 
 
 def test_a_link_ends_with_its_route(nodes):

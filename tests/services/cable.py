@@ -6,7 +6,7 @@ import contextlib
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 
@@ -45,6 +45,10 @@ class Cable(socketserver.ThreadingTCPServer):
         """Let new connections through."""
         self.is_intact = True
 
+    def connect(self) -> socket.socket:
+        """Connect to the target."""
+        return _connected(self.target)
+
     def sends(self, octets: bytes) -> None:
         """Called with each chunk from the near end, before it is forwarded."""
 
@@ -61,13 +65,29 @@ class Cable(socketserver.ThreadingTCPServer):
                 self._ends.difference_update(ends)
 
 
+class Balancer(Cable):
+    """Leads each connection to the first of its targets that takes it."""
+
+    targets: Sequence[tuple[str, int]] = ()
+
+    def connect(self) -> socket.socket:
+        """Connect to the first target that listens. Raises `OSError` if none does."""
+        for target in self.targets:
+            with contextlib.suppress(OSError):
+                return _connected(target)
+        raise ConnectionRefusedError("no target listens")
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a connection for which no target listens."""
+
+
 class _Passage(socketserver.BaseRequestHandler):
     """Forwards one connection in both directions."""
 
     def handle(self) -> None:
         cable = cast(Cable, self.server)
         near = cast(socket.socket, self.request)
-        with _connected(cable.target) as far, cable.connection(near, far) as is_intact:
+        with cable.connect() as far, cable.connection(near, far) as is_intact:
             if is_intact:
                 back = threading.Thread(target=_forward, args=(far, near))
                 back.start()

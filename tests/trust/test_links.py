@@ -15,9 +15,10 @@ from gateway.domain.links.frames import MAX_DATA, Frame, Kind, decode
 from gateway.domain.links.multiplex import FIRST_WINDOW
 from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from gateway.identity.statements import sign_statement
-from gateway.links.accepting import MAX_UNPROVEN_PER_ADDRESS
+from gateway.links import accepting
 from gateway.links.carrier import LINK_PATH, MAX_MESSAGE
-from gateway.links.proof import ACCEPTANCE, OPENING
+from gateway.links.proof import ACCEPTANCE, GATEWAY_OPENING, OPENING
+from gateway.links.unproven import MAX_UNPROVEN_PER_CLIENT
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER
 from tests.linking import ANSWER_SECONDS, dialling, key_of, set_routes
@@ -247,7 +248,7 @@ def test_a_message_that_is_too_long_ends_the_connection(gateway):
 
 def test_a_few_connections_without_proof_do_not_keep_others_away(gateway, pairs):
     with contextlib.ExitStack() as idle:
-        for _ in range(MAX_UNPROVEN_PER_ADDRESS):
+        for _ in range(MAX_UNPROVEN_PER_CLIENT):
             idle.enter_context(dialling(gateway)).challenge()
         with (
             pytest.raises(
@@ -507,6 +508,153 @@ def test_a_link_outlasts_the_time_for_a_requests_head(gateway, pairs, monkeypatc
         with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as idle:
             assert idle.recv(1) == b""  # the time for its head is over
         assert b"HTTP/1.1" in link.request(*hello_of(PEER))
+
+
+def test_the_refusal_of_too_many_links_comes_before_the_acceptance(gateway, pairs, monkeypatch):
+    monkeypatch.setattr(accepting, "MAX_LINKS_PER_NODE", 1)
+    with dialling(gateway) as first, dialling(gateway) as second:
+        first.claim(
+            PEER,
+            pairs[PEER],
+            first.challenge(),
+        )
+        wait_for(
+            lambda: gateway.links.count(PEER) == 1,
+            20,
+            0.02,
+        )
+        answer = second.claim(
+            PEER,
+            pairs[PEER],
+            second.challenge(),
+        )
+        assert answer["refused"] == "BUSY"
+
+
+# ------------------------------------------------------------ gateways of one node
+
+
+@contextlib.contextmanager
+def link_of_peer(node, pairs):
+    with dialling(node) as link:
+        link.claim(
+            PEER,
+            pairs[PEER],
+            link.challenge(),
+        )
+        wait_for(
+            lambda: node.links.count(PEER) == 1,
+            20,
+            0.02,
+        )
+        yield link
+
+
+def test_another_gateway_of_the_node_uses_the_links_of_a_partner(gateway, pairs):
+    with link_of_peer(gateway, pairs) as link, dialling(gateway) as other:
+        answer = other.claim_as_gateway(
+            key_of(gateway),
+            gateway=gateway.services.foundation.owner,
+            partner=PEER,
+        )
+        assert answer["acceptance"]["signatures"][0]["keyid"] == key_of(gateway).id
+        other.send(Frame(Kind.OPEN, 1))
+        other.send(
+            Frame(
+                Kind.DATA,
+                1,
+                b"a request",
+            )
+        )
+        frames = [decode(link.socket.recv(ANSWER_SECONDS)) for _ in range(2)]
+        assert [frame.kind for frame in frames] == [Kind.OPEN, Kind.DATA]
+        assert frames[1].data == b"a request"
+        link.socket.close()
+        other.wait_for_end()
+
+
+# Name -> the node whose key signs, the partner, the statement's type, changes of what is signed,
+# the refusal.
+FALSE_GATEWAYS = {
+    "a stranger": (
+        STRANGER,
+        PEER,
+        GATEWAY_OPENING,
+        {},
+        "LINK_UNPROVEN",
+    ),
+    "the partner itself": (
+        PEER,
+        PEER,
+        GATEWAY_OPENING,
+        {},
+        "LINK_UNPROVEN",
+    ),
+    "an opening for a partner": (
+        ME,
+        PEER,
+        OPENING,
+        {},
+        "LINK_UNPROVEN",
+    ),
+    "a statement for another partner": (
+        ME,
+        PEER,
+        GATEWAY_OPENING,
+        {"partner": OTHER},
+        "LINK_UNPROVEN",
+    ),
+    "a statement for another gateway": (
+        ME,
+        PEER,
+        GATEWAY_OPENING,
+        {"gateway": "another"},
+        "LINK_UNPROVEN",
+    ),
+    "a partner without a link": (
+        ME,
+        OTHER,
+        GATEWAY_OPENING,
+        {},
+        "LINK_NOT_EXPECTED",
+    ),
+    "a partner with an address": (
+        ME,
+        DIRECT,
+        GATEWAY_OPENING,
+        {},
+        "LINK_NOT_EXPECTED",
+    ),
+}
+
+
+@pytest.mark.parametrize("impostor", FALSE_GATEWAYS)
+def test_nobody_uses_the_links_of_a_partner_as_a_false_gateway(gateway, pairs, impostor):
+    signing, partner, kind, signed, reason = FALSE_GATEWAYS[impostor]
+    pair = pairs.get(signing) or key_of(gateway)
+    with link_of_peer(gateway, pairs), dialling(gateway) as other:
+        answer = other.claim_as_gateway(
+            pair,
+            kind,
+            signed,
+            gateway=gateway.services.foundation.owner,
+            partner=partner,
+        )
+        assert answer["refused"] == reason
+        other.wait_for_end()
+
+
+def test_a_gateway_refuses_a_link_that_is_for_another_one(gateway, pairs):
+    with link_of_peer(gateway, pairs), dialling(gateway) as other:
+        answer = other.claim_as_gateway(
+            key_of(gateway),
+            gateway="another",
+            partner=PEER,
+        )
+        assert answer["refused"] == "LINK_NOT_EXPECTED"
+
+
+# ------------------------------------------------------------ changes of routes
 
 
 # Name of a change of the route -> new values of its keys, None removes a key

@@ -149,7 +149,12 @@ class Courier:
 
     def _open_http(self, identity: Identity, verify: ssl.SSLContext) -> HttpConnections:
         """Return connections for HTTP under a TLS context, perhaps through the identity's proxy."""
-        return HttpConnections(verify, proxy_of(identity), self._links)
+        return HttpConnections(
+            verify,
+            proxy_of(identity),
+            self._links,
+            identity,
+        )
 
     def _open_relay_client(self, identity: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
         """Return an HTTP client for the relay.

@@ -17,6 +17,7 @@ from adapter.bfia.outbound import open_socket
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.links.links import Connector, WithoutLinks
+from route_table.model import NO_IDENTITY, Identity
 from route_table.proxies import Proxy
 
 _MOST = 256  # the most connections to one peer at the same time
@@ -72,11 +73,16 @@ class HttpConnections:
         verify: ssl.SSLContext,
         proxy: Proxy | None = None,
         links: Connector | None = None,
+        identity: Identity = NO_IDENTITY,
     ) -> None:
-        """``links`` opens connections over links; None: this process has none."""
+        """``links`` opens connections over links; None: this process has none.
+
+        ``identity``: the way to the peers, with the files of the TLS context and the proxy.
+        """
         self._verify = verify
         self._proxy = proxy
         self._links = links or WithoutLinks()
+        self._identity = identity
         self._slots: defaultdict[Origin, asyncio.Semaphore] = defaultdict(_connection_slots)
         self._idle: defaultdict[Origin, list[_Connection]] = defaultdict(list)
         self._closed = False
@@ -137,7 +143,7 @@ class HttpConnections:
 
         Raises OSError, also a TimeoutError after ``seconds``.
         """
-        over_link = self._links.connect(origin.url)
+        over_link = self._links.connect(origin.url, self._identity)
         if over_link is not None:
             reader, writer = await asyncio.open_connection(sock=over_link, limit=_SLICE)
             return _Connection(reader, writer)

@@ -933,6 +933,14 @@ class RouteLink(Response):
     since: datetime
     address: str = ""
     dials_out: bool = False
+    gateway: str = ""
+
+
+class LinkFailure(Response):
+    """Why the last link to a route's node was refused, could not be opened or has ended."""
+
+    at: datetime
+    cause: str = ""
 
 
 class Route(Response):
@@ -967,6 +975,7 @@ class Route(Response):
     proof: Proof | None = None
     remedy: str = ""
     links: list[RouteLink] | None = None
+    link_failure: LinkFailure | None = None
 
 
 Result = str

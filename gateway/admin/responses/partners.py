@@ -160,6 +160,15 @@ class RouteLink:
     since: datetime
     address: str  # of the other end
     dials_out: bool  # this node has dialled
+    gateway: str = ""  # URL of this node's gateway at which it ends; empty for the asked one
+
+
+@dataclass(frozen=True)
+class LinkFailure:
+    """Why the last link to a route's node was refused, could not be opened or has ended."""
+
+    at: datetime
+    cause: str
 
 
 @dataclass(frozen=True)
@@ -169,6 +178,7 @@ class Route(model.Route):
     proof: Proof | None = None  # None for this node's own entry and the default one
     remedy: str = ""  # next step if nothing proves them; empty if something does
     links: list[RouteLink] = field(default_factory=list)  # empty for a node without links
+    link_failure: LinkFailure | None = None  # None if no link has failed yet
 
 
 class RoutesPage(Page):
