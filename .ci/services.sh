@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# services.sh up|begin|wait|down|status|python: Docker, a Swarm, a Kubernetes, MariaDB, S3 and HDFS for the test suite, without systemd.
+# services.sh up|begin|wait|down|status|python: Docker, a Swarm, a Kubernetes, MariaDB, PostgreSQL, S3 and HDFS for the test suite, without systemd.
 # `up` installs what is missing (needs root and Debian), starts what does not answer, and writes $BFIA_RT/env.
 # S3 and HDFS are at the address of Docker's bridge: the same for the host and its containers.
 # `begin` is `up` without waiting for Kubernetes, whose source may have to be compiled; `wait` waits for it.
@@ -13,7 +13,13 @@ dockerd=$rt/docker-exec/pid
 db=$rt/db/pid
 dbport=${BFIA_DB_PORT:-13306}
 dbdata=$rt/db/data
-[ "$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && dbdata=/dev/shm/bfia-db$rt # every test makes its own tables
+pg=$rt/pg/pid
+pgport=${BFIA_PG_PORT:-15432}
+pgdata=$rt/pg/data
+if [ "$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null; then # every test makes its own tables
+  dbdata=/dev/shm/bfia-db$rt
+  pgdata=/dev/shm/bfia-pg$rt
+fi
 export S3_PORT=${BFIA_S3_PORT:-17480} HDFS_PORT=${BFIA_HDFS_PORT:-28020}
 export DOCKER_HOST=unix://$sock
 
@@ -60,6 +66,23 @@ mariadb_up() {
     "create user if not exists bfia@'127.0.0.1' identified by 'bfia'; grant all on \`bfia\\_%\`.* to bfia@'127.0.0.1'"
 }
 
+postgresql_up() {
+  alive "$pg" && return
+  local programs
+  programs=$(find /usr/lib/postgresql -maxdepth 2 -name bin | sort -V | tail -1)
+  mkdir -p "$rt/pg" "$(dirname "$pgdata")"; chown postgres "$rt/pg" "$(dirname "$pgdata")"
+  [ -f "$pgdata/PG_VERSION" ] || as_postgres "$programs/initdb" -D "$pgdata" -U postgres -E UTF8 --locale=C.UTF-8 \
+    --auth-local=trust --auth-host=scram-sha-256 --no-sync >"$rt/pg-install.log" 2>&1 || die "initdb failed"
+  rm -f "$pgdata/postmaster.pid" # of a server that was killed
+  nohup setsid setpriv --reuid=postgres --regid=postgres --init-groups "$programs/postgres" -D "$pgdata" -h 127.0.0.1 -p "$pgport" \
+    -k "$rt/pg/" -c max_connections=500 -c fsync=off >"$rt/pg.log" 2>&1 </dev/null &
+  echo $! >"$pg"
+  wait_for postgresql 30 psql -h "$rt/pg" -p "$pgport" -U postgres -c "select 1"
+  psql -q -h "$rt/pg" -p "$pgport" -U postgres -c "create role bfia login createdb password 'bfia'" 2>/dev/null || true # may exist
+}
+
+as_postgres() { setpriv --reuid=postgres --regid=postgres --init-groups "$@"; }
+
 base_is_there() { # made by the script as it is now
   local made
   made=$(docker image inspect -f '{{ index .Config.Labels "made-by" }}' bfia-base:py311 2>/dev/null)
@@ -76,7 +99,7 @@ set -- "${1:-up}"
 case $1 in
   up | begin)
     # shellcheck disable=SC2046
-    install_packages docker.io iptables mariadb-server mariadb-client busybox-static docker-compose make docker-registry openssl \
+    install_packages docker.io iptables mariadb-server mariadb-client postgresql busybox-static docker-compose make docker-registry openssl \
       openssh-server iproute2 nftables softhsm2 nginx-light haproxy tinyproxy chromium fonts-noto-cjk $(command -v npm >/dev/null || echo nodejs npm) $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages) $(bash "$here/kerberos.sh" packages) $(bash "$here/kubernetes.sh" packages)
     (nice bash "$here/kubernetes.sh" install && wait_for "base image" 600 base_is_there && bash "$here/kubernetes.sh" start) \
       >"$rt/kubernetes.log" 2>&1 </dev/null & # minutes, where it is not kept from before
@@ -86,12 +109,14 @@ case $1 in
     bash "$here/s3.sh" start & s3=$!
     (bash "$here/hdfs.sh" install && bash "$here/hdfs.sh" start && bash "$here/kerberos.sh" start) & hdfs=$!
     mariadb_up
+    postgresql_up
     base_is_there || bash "$here/mkbase.sh" "$rt/base" bfia-base:py311 >&2
     bash "$here/swarm.sh" start || bash "$here/swarm.sh" start # a daemon may lose its start on a busy machine
     wait $s3; wait $hdfs
     {
       printf 'export DOCKER_HOST=unix://%s\n' "$sock"
       printf 'export BFIA_TEST_DB_URL=mysql+pymysql://bfia:bfia@127.0.0.1:%s\n' "$dbport"
+      printf 'export BFIA_TEST_PG_URL=postgresql+psycopg://bfia:bfia@127.0.0.1:%s\n' "$pgport"
       printf 'export BFIA_TEST_BASE_IMAGE=bfia-base:py311\n'
       printf 'export BFIA_TEST_S3=http://%s:%s\n' "$host" "$S3_PORT"
       printf 'export BFIA_TEST_S3_KEY=bfia-root-key BFIA_TEST_S3_SECRET=bfia-root-secret\n'
@@ -108,9 +133,10 @@ case $1 in
   python) python_up ;;
   down)
     bash "$here/swarm.sh" stop; bash "$here/kubernetes.sh" stop; bash "$here/s3.sh" stop; bash "$here/hdfs.sh" stop; bash "$here/kerberos.sh" stop
-    for f in "$db" "$dockerd"; do end "$f"; done ;;
+    for f in "$db" "$pg" "$dockerd"; do end "$f"; done ;;
   status)
     if alive "$db"; then echo "mariadb up"; else echo "mariadb down"; fi
+    if alive "$pg"; then echo "postgresql up"; else echo "postgresql down"; fi
     if docker info >/dev/null 2>&1; then echo "docker up"; else echo "docker down"; fi
     bash "$here/swarm.sh" status || true
     bash "$here/kubernetes.sh" status || true

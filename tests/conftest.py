@@ -31,6 +31,7 @@ from xdist.scheduler import LoadScopeScheduling
 from engines.docker.sandboxes import LABEL
 from engines.firewall import PREFIX, Firewall
 from tests import made_once, storages, workers
+from tests.contracts import databases
 from tests.network import lab
 from tests.services import (
     browser,
@@ -90,6 +91,12 @@ def _check_mariadb() -> None:
     sa.create_engine(os.environ["BFIA_TEST_DB_URL"] + "/").connect().close()
 
 
+def _check_postgresql() -> None:
+    engine = sa.create_engine(os.environ["BFIA_TEST_PG_URL"] + "/postgres")
+    engine.connect().close()
+    engine.dispose()
+
+
 def _check_s3() -> None:
     storages.client().list_buckets()
 
@@ -133,6 +140,7 @@ _PACKAGES = "lib/python3*/site-packages"
 CHECKS: dict[str, Callable[[], object]] = {
     "docker": _check_docker,
     "mariadb": _check_mariadb,
+    "postgresql": _check_postgresql,
     "s3": _check_s3,
     "hdfs": _check_hdfs,
     "kerberos": _check_kerberos,
@@ -400,11 +408,25 @@ def mariadb_url(request: pytest.FixtureRequest, worker_id: str) -> Iterator[str]
                 cursor.execute(f"drop database `{name}`")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
+@pytest.fixture
+def postgresql_url(request: pytest.FixtureRequest, worker_id: str) -> Iterator[str]:
+    """A fresh PostgreSQL database, dropped afterwards."""
+    name = f"bfia_test_{os.getpid()}_{worker_id}_{abs(hash(request.node.nodeid)) % 10**8}"
+    with databases.postgresql_database(name) as url:
+        yield url
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+    ]
+)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
-    if request.param == "mariadb":
-        return str(request.getfixturevalue("mariadb_url"))
+    if request.param != "sqlite":
+        return str(request.getfixturevalue(f"{request.param}_url"))
     return f"sqlite:///{tmp_path / 'test.db'}"
 
 

@@ -36,7 +36,8 @@ REMIND_AFTER = 60  # tries of one second between two warnings that the database 
 LAUNCH_SECONDS = 120.0  # limit of a launch, without the pull of its image
 # A scheduling node is asked for its job after unreachable_seconds and these seconds of silence.
 ORPHAN_SECONDS = 60.0
-MYSQL_PORT = 3306
+# The usual ports of database servers, by the beginning of their URLs.
+DATABASE_PORTS = {"mysql+pymysql": 3306, "postgresql+psycopg": 5432}
 _SQLITE = "sqlite:///"
 _ANY_ADDRESS = ("0.0.0.0", "::")
 
@@ -191,7 +192,7 @@ def connect_when_ready(
 
 
 def lock_database(settings: Settings) -> TextIO | None:
-    """Lock an SQLite database, which only one gateway may use; return None for MariaDB.
+    """Lock an SQLite database, which only one gateway may use; return None for a server's.
 
     The lock lasts as long as the returned file is open. Raises `Invalid` for a database that cannot
     be used, or that another gateway uses.
@@ -211,7 +212,7 @@ def lock_database(settings: Settings) -> TextIO | None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
-        rule = "is in use by another gateway process; several of them need mysql+pymysql://…"
+        rule = "is in use by another gateway process; several of them need MariaDB or PostgreSQL"
         raise Invalid([Problem("database.url", rule, url)], reason="DATABASE_IN_USE") from None
     return lock
 
@@ -229,7 +230,7 @@ def url_for_gateways(settings: Settings, url: str) -> str:
     database = urlsplit(settings.database.url)
     if listener.hostname not in _ANY_ADDRESS or database.hostname is None:
         return url
-    host = _address_towards(database.hostname, database.port or MYSQL_PORT)
+    host = _address_towards(database.hostname, database.port or DATABASE_PORTS[database.scheme])
     if ":" in host:
         host = f"[{host}]"
     return f"{listener.scheme}://{host}:{listener.port}"

@@ -153,15 +153,16 @@ class Database(Section):
 
     url: DatabaseUrl = Field(
         default="sqlite:///var/gateway.db",
-        description="SQLAlchemy address: sqlite:///path or mysql+pymysql://user@host/database.",
+        description="SQLAlchemy address: sqlite:///path, mysql+pymysql://user@host/database or "
+        "postgresql+psycopg://user@host/database (extra postgres).",
     )
     password_file: Path | None = Field(
         default=None,
-        description="File with the password of MySQL and nothing else, of mode 0600.",
+        description="File with the password of the database and nothing else, of mode 0600.",
     )
     password_command: list[str] = Field(
         default_factory=list,
-        description="Program and arguments that print the password of MySQL within 10 s.",
+        description="Program and arguments that print the password of the database within 10 s.",
     )
 
     @model_validator(mode="after")

@@ -53,7 +53,8 @@ NODE_RULE = f"{RULE_OF_NODES}, such as JG0100001100000010"
 DEFAULT_STORAGE = "var/storage"  # below the configuration file's folder
 LARGEST_PORT = 65535
 
-_MYSQL = "mysql+pymysql"  # SQLAlchemy's name of the only supported driver of MySQL and MariaDB
+# SQLAlchemy's names of the supported drivers of MySQL and MariaDB, and of PostgreSQL.
+_SERVERS = ("mysql+pymysql", "postgresql+psycopg")
 _ENCODED = (
     "must have its user and password percent-encoded: write %40 for @, %3A for :, %2F for /, %3F "
     "for ?, %23 for #, %5B for [, %5D for ] and %25 for %"
@@ -144,20 +145,21 @@ def _database(value: str) -> str:
         is_file = re.fullmatch(r"sqlite:///(?!:memory:$)[^?]+", url)
         require(is_file, "must name a file: sqlite:///path, without options")
     else:
-        _check_mysql(url)
+        _check_server(url)
     return url
 
 
-def _check_mysql(url: str) -> None:
-    """Raise `ValueError` for any address that is not one of MySQL with all its parts."""
+def _check_server(url: str) -> None:
+    """Raise `ValueError` for any address that is not one of a server with all its parts."""
     scheme, _, rest = url.partition("://")
-    is_mysql = scheme == _MYSQL
+    is_server = scheme in _SERVERS
     is_complete = _is_complete(url)
-    if is_mysql:
+    if is_server:
         require(not _is_badly_encoded(rest, is_complete), _ENCODED)
     require(
-        is_mysql and is_complete,
-        "must read sqlite:///path or mysql+pymysql://user:password@host:port/database",
+        is_server and is_complete,
+        "must read sqlite:///path, mysql+pymysql://user:password@host:port/database or "
+        "postgresql+psycopg://user:password@host:port/database",
     )
 
 

@@ -17,7 +17,7 @@ from gateway.config.secrets import database_url
 from gateway.diagnostics import engines, machine, network
 from gateway.diagnostics.installation import Installation
 from gateway.runtime.trials import Step, Trial
-from gateway.store.database import connect
+from gateway.store.dialects import connect
 from gateway.store.store import Store
 
 

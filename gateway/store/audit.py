@@ -21,6 +21,7 @@ from gateway.identity.audit_head import Head, HeadFile
 from gateway.identity.signers import SIGNER_TIMEOUT, Signer
 from gateway.store import schema
 from gateway.store.database import Database, InDatabase, repeat_on_conflict
+from gateway.store.dialects import without_nul
 from gateway.store.serialization import as_time, to_plain
 
 log = logging.getLogger(__name__)
@@ -339,8 +340,8 @@ def _entry_after(
     return AuditEntry(
         id=end.number + 1,
         at=as_time(at.timestamp()),
-        who=who[:255],
-        action=action[:1000],
+        who=without_nul(who[:255]),
+        action=without_nul(action[:1000]),
         status=status,
         code=code,
         detail=to_plain(detail),

@@ -6,38 +6,33 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
 from gateway.domain.problems import Problem
-from gateway.errors import DatabaseAway, GatewayError, Invalid, TooLarge
+from gateway.errors import DatabaseAway, GatewayError, Invalid
 from gateway.store import schema
+from gateway.store.dialects import (
+    SQLITE,
+    advice_for,
+    connect,
+    is_away,
+    is_conflict,
+    is_of_postgresql,
+    migration,
+)
 
 X = TypeVar("X")
 log = logging.getLogger(__name__)
 
-_SQLITE_PRAGMAS = (
-    "journal_mode=WAL",
-    "synchronous=NORMAL",
-    "busy_timeout=10000",
-    "foreign_keys=ON",
-)
-# Numbers of errors of the server and the driver that mean: the server stops, cannot be reached, or
-# has closed the connection. The driver has 0 for a connection that was closed before.
-_AWAY_ERRORS = (1053, 1927, 2002, 2003, 2006, 2013, 0)
-_CONFLICT_ERRORS = (1213, 1020)  # numbers of: deadlock; row changed since it was read
 _CONFLICT_RETRIES = 7  # retries of a transaction before its error is raised
-_SERVER_STATUS_IN_TRANSACTION = 1  # bit of the server's status
 # Errors of opening a database. Wrong options in the URL raise TypeError or ValueError; a lock of
 # migrations that is not released raises TimeoutError.
 _OPEN_ERRORS = (sa.exc.SQLAlchemyError, sqlite3.Error, TimeoutError, TypeError, ValueError)
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
-_MIGRATION_LOCK = "bfia_gateway_migration"
-_MIGRATION_LOCK_TIMEOUT = 60  # seconds
 # The table in which Alembic stores the current revision of the schema.
 _VERSION = sa.Table(
     "alembic_version",
@@ -48,97 +43,8 @@ _VERSION = sa.Table(
         primary_key=True,
     ),
 )
-# Advice for a database that cannot be used, by the server's number of the error.
-_NEXT_STEPS: dict[object, str] = {
-    1044: "grant the user of database.url all privileges on that database, or correct the address",
-    1045: "correct user or password in database.url",
-    1049: "create that database, or correct its name in database.url",
-}
 
 _this_thread = threading.local()  # ``transactions``: how many of them this thread holds
-
-
-# ------------------------------------------------------------ connections
-
-
-def connect(url: str) -> sa.Engine:
-    """Create the pool of connections to a database.
-
-    The pool has six connections: more transactions at the same time are slower.
-    """
-    pool: dict[str, Any] = {
-        "pool_size": 6,
-        "max_overflow": 0,
-        "pool_timeout": 60,  # seconds to wait for a connection
-    }
-    if url.startswith("sqlite"):
-        engine = sa.create_engine(url, **pool)
-        sa.event.listen(engine, "connect", _prepare_sqlite_connection)
-        return engine
-    engine = sa.create_engine(
-        url,
-        **pool,
-        pool_recycle=600,  # seconds after which a connection is replaced
-        pool_pre_ping=True,
-    )
-    sa.event.listen(engine, "connect", _prepare_mysql_connection)
-    return engine
-
-
-def _prepare_sqlite_connection(connection: Any, _record: Any) -> None:
-    """Set up a new connection to SQLite."""
-    # Transactions are begun by `Database.write`: the driver would begin too late for a write lock.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in _SQLITE_PRAGMAS:
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _prepare_mysql_connection(connection: Any, _record: Any) -> None:
-    """Set up a new connection to MariaDB or MySQL.
-
-    From then on the connection checks the size of each statement against the server's limit, and
-    rolls back only a transaction that was begun.
-    """
-    # Autocommit stays on, and `Database.write` begins each transaction by a statement. To switch
-    # autocommit for each read would cost four requests to the server.
-    connection.autocommit(True)
-    connection.rollback = partial(_rollback_if_begun, connection, connection.rollback)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@max_allowed_packet")
-        max_packet = int(cursor.fetchone()[0])
-    connection.query = partial(_query_within_limit, max_packet, connection.query)
-
-
-def _query_within_limit(
-    max_packet: int,
-    query: Callable[..., int],
-    text: str | bytes,
-    **options: Any,
-) -> int:
-    """Send a statement; raise `TooLarge` if it is larger than the server's limit.
-
-    Without this check the server would close the connection, as if the server had gone away.
-    """
-    if 4 * len(text) >= max_packet:  # UTF-8 takes at most four bytes per character
-        encoded = text.encode() if isinstance(text, str) else text
-        size = len(encoded)
-        if size >= max_packet:
-            raise TooLarge(
-                f"it has {size} bytes to be stored; "
-                f"max_allowed_packet of the database is {max_packet}"
-            )
-    return query(text, **options)
-
-
-def _rollback_if_begun(
-    connection: Any,
-    rollback: Callable[[], None],
-) -> None:
-    """Roll back a transaction, if there is one: after a read this saves a request to the server."""
-    if connection.server_status & _SERVER_STATUS_IN_TRANSACTION:
-        rollback()
 
 
 # ------------------------------------------------------------ statements
@@ -232,7 +138,7 @@ class Database:
         # SQLite permits one writer at a time: the threads of this process wait for this lock.
         self._writer: Any = nullcontext()
         self._begin = "BEGIN"
-        if engine.dialect.name == "sqlite":
+        if engine.dialect.name == SQLITE:
             self._writer = threading.Lock()
             self._begin = "BEGIN IMMEDIATE"  # takes the write lock
 
@@ -376,6 +282,23 @@ def upsert(
         connection.execute(table.insert().values(**key, **values))
 
 
+def increase(
+    connection: sa.Connection,
+    table: sa.Table,
+    key: Mapping[str, Any],
+    amounts: Mapping[str, int],
+) -> None:
+    """Add amounts to columns of the row with this key, or insert the row with the amounts.
+
+    No amount is lost if several transactions do so at the same time. Raises as `upsert` does.
+    """
+    has_key = [table.c[name] == value for name, value in key.items()]
+    sums = {name: table.c[name] + amount for name, amount in amounts.items()}
+    updated = connection.execute(table.update().where(*has_key).values(**sums))
+    if not updated.rowcount:
+        connection.execute(table.insert().values(**key, **amounts))
+
+
 def repeat_on_conflict(
     work: Callable[[], X],
     retries: int = _CONFLICT_RETRIES,
@@ -390,7 +313,7 @@ def repeat_on_conflict(
         except sa.exc.IntegrityError:  # perhaps another transaction has inserted the same key
             continue
         except sa.exc.OperationalError as error:
-            if _error_number(error) not in _CONFLICT_ERRORS:
+            if not is_conflict(error):
                 raise
     return work()  # the last attempt, whose error is raised
 
@@ -407,7 +330,7 @@ def _raising_away() -> Iterator[None]:
     try:
         yield
     except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-        if error.connection_invalidated or _error_number(error) in _AWAY_ERRORS:
+        if is_away(error):
             cause = cause_of(error)
             raise DatabaseAway(f"the database does not answer: {cause}; try again") from error
         raise
@@ -415,32 +338,25 @@ def _raising_away() -> Iterator[None]:
         raise DatabaseAway("every connection to the database is in use; try again") from error
 
 
-def _error_number(error: BaseException | None) -> object:
-    """Return the first argument of the driver's error: with MariaDB and MySQL, its number.
-
-    With SQLite it is the message. None for an error without a driver's error in it.
-    """
-    arguments = getattr(
-        getattr(error, "orig", None),
-        "args",
-        (),
-    )
-    return next(iter(arguments), None)
-
-
 def cause_of(error: Exception) -> str:
     """Return the driver's message, with the number of the error at the end if it has one."""
-    driver_error = getattr(error, "orig", None) or error
+    driver_error: Any = getattr(error, "orig", None) or error
     match driver_error.args:
         case (int() as number, str() as text):
             return f"{text} (error {number})"
-    return str(driver_error)
+    text = str(driver_error)
+    if not is_of_postgresql(driver_error):
+        return text
+    summary, _, _ = text.partition("\n")  # lines with details and hints follow
+    if driver_error.sqlstate:
+        return f"{summary} (error {driver_error.sqlstate})"
+    return summary
 
 
 def next_step(error: GatewayError) -> str:
     """Return the advice for a database that cannot be used; the error's cause has the number."""
-    number = _error_number(error.__cause__)
-    return _NEXT_STEPS.get(number, "start the database, or correct database.url")
+    advice = advice_for(error.__cause__)
+    return advice or "start the database, or correct database.url"
 
 
 def _unusable(
@@ -485,8 +401,7 @@ def open_database(url: str) -> sa.Engine:
         migrate(engine)
     except _OPEN_ERRORS as error:
         engine.dispose()
-        is_operational = isinstance(error, sa.exc.OperationalError)
-        if is_operational and _error_number(error) in _AWAY_ERRORS:
+        if isinstance(error, sa.exc.OperationalError) and is_away(error):
             cause = cause_of(error)
             raise DatabaseAway(f"no database answers at database.url: {cause}") from error
         raise _unusable(error, engine.url) from error
@@ -531,28 +446,12 @@ def _current_revision(connection: sa.Connection) -> str | None:
 
 def migrate(engine: sa.Engine) -> None:
     """Create the tables or run the missing migrations, under a lock on the database."""
-    if engine.dialect.name == "sqlite":
+    if engine.dialect.name == SQLITE:
         with Database(engine).write() as connection:
             _upgrade(connection)
         return
-    with engine.connect() as connection, _migration_lock(connection):
-        connection.exec_driver_sql("BEGIN")
+    with engine.connect() as connection, migration(connection):
         _upgrade(connection)
-        connection.commit()
-
-
-@contextmanager
-def _migration_lock(connection: sa.Connection) -> Iterator[None]:
-    """Hold the lock of migrations on a server. Raises `TimeoutError` if another gateway has it."""
-    name = {"name": _MIGRATION_LOCK}  # the parameters of both statements
-    get_lock = sa.text(f"select get_lock(:name, {_MIGRATION_LOCK_TIMEOUT})")
-    if not connection.execute(get_lock, name).scalar():
-        raise TimeoutError("another gateway holds the migration lock for more than 60 s")
-    try:
-        yield
-    finally:
-        connection.execute(sa.text("select release_lock(:name)"), name)
-        connection.commit()
 
 
 def _upgrade(connection: sa.Connection) -> None:
@@ -573,7 +472,7 @@ def _upgrade(connection: sa.Connection) -> None:
 
 def _create_tables(connection: sa.Connection) -> None:
     """Create all tables in an empty database, with the single row of the resource pool."""
-    if connection.dialect.name != "sqlite":
+    if connection.dialect.name in ("mysql", "mariadb"):
         for table in schema.metadata.tables.values():
             table.dialect_kwargs.update(schema.EXACT)
     schema.metadata.create_all(

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import func, or_, select
 
 from gateway.domain.spec import JobSpec, NodeId
+from gateway.store.functions import position
 
 LENGTH = 600  # characters; an index of MariaDB has 3072 bytes, four for each character
 CUT = "…"  # ends a text that lacks some words, or (of an older gateway) all of them
@@ -89,6 +90,6 @@ def _found(table: sa.Table, *texts: str) -> sa.ColumnElement[bool]:
     by their ids: it reads the newest ones first, in the order of that index.
     """
     words = table.alias("words_of_jobs").c
-    conditions = [func.instr(words.words, text) > 0 for text in texts]
+    conditions = [position(words.words, text) > 0 for text in texts]
     matching = select(words.job_id).where(or_(*conditions))
     return func.coalesce(table.c.job_id, "").in_(matching)

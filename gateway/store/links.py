@@ -12,7 +12,8 @@ from gateway.domain.links.states import GatewayLinks, LinkFailure, LinkState, No
 from gateway.domain.spec import NodeId
 from gateway.store import schema
 from gateway.store.database import InDatabase, repeat_on_conflict
-from gateway.store.repositories import GATEWAY_TIMEOUT, now_of
+from gateway.store.functions import now
+from gateway.store.repositories import GATEWAY_TIMEOUT
 from gateway.store.store import Store
 
 
@@ -53,22 +54,21 @@ class SqlLinkBoard(InDatabase):
     def elsewhere(self) -> Sequence[GatewayLinks]:
         """Return the links at the other gateways whose heartbeat is recent."""
         gateway = schema.gateway.c
-        with self._database.read() as connection:
-            query = select(
-                schema.link.c.owner,
-                schema.link.c.node,
-                schema.link.c.links,
-                gateway.url,
-            )
-            query = query.join(
-                schema.gateway,
-                gateway.owner == schema.link.c.owner,
-            )
-            query = query.where(
-                gateway.owner != self._gateway,
-                gateway.seen_at > now_of(connection) - GATEWAY_TIMEOUT,
-            )
-            rows = connection.execute(query).all()
+        query = select(
+            schema.link.c.owner,
+            schema.link.c.node,
+            schema.link.c.links,
+            gateway.url,
+        )
+        query = query.join(
+            schema.gateway,
+            gateway.owner == schema.link.c.owner,
+        )
+        query = query.where(
+            gateway.owner != self._gateway,
+            gateway.seen_at > now() - GATEWAY_TIMEOUT,
+        )
+        rows = self._database.rows(query)
         return [GatewayLinks(row.owner, row.url, row.node, _links(row.links)) for row in rows]
 
     def _delete(self) -> sa.Delete:

@@ -15,6 +15,7 @@ from gateway.domain.spec import JobSpec, NodeId, Note
 from gateway.domain.states import JobStatus
 from gateway.ports import JobSelection
 from gateway.store import schema
+from gateway.store.functions import json_member, now
 from gateway.store.job_words import (
     contains_text,
     has_component,
@@ -444,9 +445,8 @@ def _warning_counts(store: Store, job_ids: list[str]) -> dict[str, int]:
     if not job_ids:
         return {}
     c = schema.local_job.c
-    state = sa.type_coerce(c.state, sa.JSON)
-    query = select(c.job_id, state["run_warnings"].as_string()).where(c.job_id.in_(job_ids))
-    return {job_id: int(count or 0) for job_id, count in store.rows(query)}
+    query = select(c.job_id, json_member(c.state, "run_warnings")).where(c.job_id.in_(job_ids))
+    return {job_id: _json_value(count) or 0 for job_id, count in store.rows(query)}
 
 
 class _Details(NamedTuple):
@@ -490,25 +490,32 @@ def _details(
     if not job_ids:
         return {}
     c = _SIDES[side].c
-    state = sa.type_coerce(c.state, sa.JSON)
     query = select(
         c.job_id,
         c.outcome,
-        state["ended_at"].as_string(),
-        state["user"].as_string(),
-        state["progress"].as_string(),
+        json_member(c.state, "ended_at"),
+        json_member(c.state, "user"),
+        json_member(c.state, "progress"),
     )
     rows = store.rows(query.where(c.job_id.in_(job_ids)))
     unsuccessful = [row.job_id for row in rows if row.outcome != "SUCCEEDED"]
     progress_by_tasks = _progress(store, unsuccessful)
     details = {}
-    for job_id, outcome, ended_at, user, stored_progress in rows:
+    for job_id, outcome, *members in rows:
+        ended_at, user, stored_progress = map(_json_value, members)
         progress = 100
         if outcome != "SUCCEEDED":
-            progress = progress_by_tasks.get(job_id, int(stored_progress or 0))
+            progress = progress_by_tasks.get(job_id, stored_progress or 0)
         end = datetime.fromisoformat(ended_at) if ended_at else None
         details[job_id] = _Details(end, user or "", progress)
     return details
+
+
+def _json_value(text: str | None) -> Any:
+    """Return the value of a member of a record (`json_member`); None for a missing one."""
+    if text is None:
+        return None
+    return loads(Any, text)
 
 
 def _progress(
@@ -728,6 +735,5 @@ def abandon(
 
 
 def database_time(store: Store) -> float:
-    """Return seconds since the epoch by the clock of a database server, which SQLite lacks."""
-    now = func.unix_timestamp(func.now(6))
-    return float(store.value(select(now)))
+    """Return seconds since the epoch by the clock of the database."""
+    return float(store.value(select(now())))

@@ -24,6 +24,7 @@ from gateway.domain.spec import JobSpec
 from gateway.domain.states import Outcome
 from gateway.errors import NotFound, Unreadable
 from gateway.store.database import Database, Prepared, repeat_on_conflict
+from gateway.store.functions import json_member, position
 from gateway.store.job_words import words_of
 from gateway.store.part_rows import Rows, statements
 from gateway.store.schema import LONGEST_REASON
@@ -261,10 +262,9 @@ class Records(Generic[R]):
         if self._database.value(self._count_under_way) < at_least:
             return False
         c = self._table.c
-        spellings = (node, f'"{node}"')  # SQLite returns the text bare, MariaDB in quotes
         query = select(func.count()).where(
             c.status.in_(UNDER_WAY),
-            func.json_extract(c.spec, f"$.{function}").in_(spellings),
+            json_member(c.spec, function) == dumps(node),
         )
         count = self._database.value(query)
         return bool(count >= at_least)
@@ -281,7 +281,7 @@ class Records(Generic[R]):
         # The database preselects by text: to parse every job takes far longer.
         query = select(c.job_id, c.spec).where(
             c.status.in_(UNDER_WAY),
-            func.instr(c.spec, dumps(node)) > 0,
+            position(c.spec, dumps(node)) > 0,
         )
         for job_id, text in self._database.rows(query):
             if node in loads(JobSpec, text).nodes:

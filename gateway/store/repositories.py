@@ -28,6 +28,7 @@ from gateway.store.database import (
     repeat_on_conflict,
     upsert,
 )
+from gateway.store.functions import now
 from gateway.store.serialization import dumps, loads
 from gateway.store.store import Store
 from route_table.live import Export, Version
@@ -115,19 +116,16 @@ class SqlRouteVersions(InDatabase):
         """
         export = schema.route_export.c
         gateway = schema.gateway.c
-        with self._database.read() as connection:
-            is_running = gateway.seen_at > now_of(connection) - GATEWAY_TIMEOUT
-            query = select(gateway.url)
-            query = query.join(
-                schema.route_export,
-                export.owner == gateway.owner,
-            )
-            query = query.where(
-                gateway.owner != self._gateway,
-                is_running,
-            )
-            url = connection.execute(query).scalar()
-        return str(url or "")
+        query = select(gateway.url)
+        query = query.join(
+            schema.route_export,
+            export.owner == gateway.owner,
+        )
+        query = query.where(
+            gateway.owner != self._gateway,
+            gateway.seen_at > now() - GATEWAY_TIMEOUT,
+        )
+        return str(self._database.value(query) or "")
 
     def set_exported(self, export: Export) -> None:
         """Store the version number and the digest that this gateway's route file has now."""
@@ -401,12 +399,11 @@ class Gateways:
 
         def write() -> float:
             with self._store.write() as connection:
-                now = now_of(connection)
-                select_silence = select(now - c.seen_at).where(c.owner == owner)
+                select_silence = select(now() - c.seen_at).where(c.owner == owner)
                 silence = connection.execute(select_silence).scalar()
                 values = {
                     "url": url,
-                    "seen_at": now,
+                    "seen_at": now(),
                 }
                 upsert(
                     connection,
@@ -421,9 +418,13 @@ class Gateways:
     def all(self) -> list[KnownGateway]:
         """Return every gateway that ever wrote a heartbeat."""
         with self._store.read() as connection:
-            now = connection.execute(select(now_of(connection))).scalar_one()
+            time_of_database = connection.execute(select(now())).scalar_one()
             rows = connection.execute(select(schema.gateway)).all()
-        return [KnownGateway(row.owner, row.url, now - row.seen_at) for row in rows]
+        gateways = []
+        for row in rows:
+            silent = time_of_database - row.seen_at
+            gateways.append(KnownGateway(row.owner, row.url, silent))
+        return gateways
 
     def jobs_with_runs_of(self, owner: str) -> list[str]:
         """Return the jobs with unfinished runs of the gateway named ``owner``."""
@@ -444,14 +445,6 @@ class Gateways:
             if local is not None and local.home == owner:
                 job_ids.append(job_id)
         return job_ids
-
-
-def now_of(connection: sa.Connection) -> sa.ColumnElement[float]:
-    """Return the SQL for the database's time, in seconds since the epoch."""
-    if connection.dialect.name == "sqlite":  # days, counted from 2440587.5 at the epoch
-        return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Double())
-    # Adding 0e0 makes a double of the server's decimal number.
-    return sa.literal_column("(unix_timestamp(now(6)) + 0e0)", sa.Double())
 
 
 # ------------------------------------------------------------ signatures, engines, audits of jobs

@@ -134,12 +134,22 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-Id = sa.String(128)
-Name = sa.String(255)
-Role = sa.String(64)
-Reason = sa.String(LONGEST_REASON)
-Digest = sa.String(64)  # hexadecimal, or the digits of a token
-Word = sa.String(16)  # one of a few fixed words, such as a status, an outcome or a side
+def _exact(length: int) -> sa.String:
+    """Return the type of a text that the database compares and sorts by its characters' codes.
+
+    For SQLite that is usual, and for MariaDB see `EXACT`. PostgreSQL would sort by the rules of the
+    database's language.
+    """
+    codes = sa.String(length, collation="C")
+    return sa.String(length).with_variant(codes, "postgresql")
+
+
+Id = _exact(128)
+Name = _exact(255)
+Role = _exact(64)
+Reason = _exact(LONGEST_REASON)
+Digest = _exact(64)  # hexadecimal, or the digits of a token
+Word = _exact(16)  # one of a few fixed words, such as a status, an outcome or a side
 CutName = _Cut(255)
 CutText = _Cut(1000)
 Integer = sa.Integer()
@@ -209,11 +219,30 @@ def _job_table(name: str) -> sa.Table:
         _optional("reason", Reason),
         Index(f"{name}_due", "due_at"),
         Index(f"{name}_flow", "flow_id", "created_at"),
-        # With the words, so that a search reads no rows.
-        Index(f"{name}_created", "created_at", "job_id", "words"),
+        *_creation_indexes(name),
         Index(f"{name}_reason", "reason", "created_at"),
         Index(f"{name}_status", "status", "outcome", "created_at"),
     )
+
+
+def _creation_indexes(name: str) -> list[Index]:
+    """Return the index on the time of creation, in its form for each kind of database.
+
+    It has the words, so that a search reads no rows. PostgreSQL stores large texts apart from the
+    rows, and its indexes have no room for the longest words.
+    """
+    index = f"{name}_created"
+    columns = ("created_at", "job_id")
+    with_words = Index(index, *columns, "words")
+    without_words = Index(index, *columns)
+    return [
+        with_words.ddl_if(callable_=_is_not_postgresql),
+        without_words.ddl_if(dialect="postgresql"),
+    ]
+
+
+def _is_not_postgresql(*_: Any, dialect: sa.Dialect, **_options: Any) -> bool:
+    return dialect.name != "postgresql"
 
 
 # ------------------------------------------------------------ jobs

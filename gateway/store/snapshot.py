@@ -1,6 +1,6 @@
 """Copies all rows of a database as plain data, and fills an empty database with them.
 
-Values are copied as the database has them, so a copy of SQLite can fill a MariaDB and vice versa.
+Values are copied as the database has them, so a copy can fill a database of any kind.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,6 +15,7 @@ from gateway.domain.problems import Problem
 from gateway.errors import Invalid, counted
 from gateway.store import schema
 from gateway.store.database import Database
+from gateway.store.dialects import POSTGRESQL, begin_snapshot
 
 _ROWS_PER_INSERT = 500  # rows inserted by one statement
 
@@ -29,17 +30,8 @@ def snapshot(database: Database) -> Iterator[Iterator[tuple[str, TableRows]]]:
     before the next table is taken.
     """
     with database.read() as connection:
-        _begin_snapshot(connection)
+        begin_snapshot(connection)
         yield ((table.name, _rows(connection, table)) for table in schema.metadata.sorted_tables)
-
-
-def _begin_snapshot(connection: sa.Connection) -> None:
-    """Begin a transaction that sees the database as it is now, whatever others write."""
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("BEGIN")
-        return
-    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
 
 
 def _rows(
@@ -69,6 +61,8 @@ def fill(
         connection.execute(schema.resource_pool.delete())
         for name, rows in tables:
             counts[name] = _insert(connection, name, rows)
+        if connection.dialect.name == POSTGRESQL:
+            _continue_numbers(connection)
     return counts
 
 
@@ -79,11 +73,37 @@ def _insert(
 ) -> int:
     """Insert the rows of a table; return their number."""
     count = 0
+    booleans = _boolean_columns(name)
     while batch := list(islice(rows, _ROWS_PER_INSERT)):
+        for row in batch:
+            # SQLite and MariaDB have numbers, which PostgreSQL refuses.
+            row.update({column: bool(row[column]) for column in booleans})
         columns: list[Any] = [sa.column(column) for column in batch[0]]
         connection.execute(sa.table(name, *columns).insert(), batch)
         count += len(batch)
     return count
+
+
+def _boolean_columns(name: str) -> list[str]:
+    """Return the names of a table's columns of truth values; none of them may be null."""
+    if name not in schema.metadata.tables:
+        return []
+    columns = schema.metadata.tables[name].columns
+    return [column.name for column in columns if isinstance(column.type, sa.Boolean)]
+
+
+def _continue_numbers(connection: sa.Connection) -> None:
+    """Let PostgreSQL number new rows after the inserted ones; other databases do so by themselves.
+
+    Otherwise it would begin with 1 again.
+    """
+    for table in schema.metadata.sorted_tables:
+        column = table.autoincrement_column
+        if column is None:
+            continue
+        sequence = func.pg_get_serial_sequence(table.name, column.name)
+        newest = select(func.coalesce(func.max(column), 0)).scalar_subquery()
+        connection.execute(select(func.setval(sequence, newest + 1, False)))
 
 
 def _require_empty(connection: sa.Connection) -> None:

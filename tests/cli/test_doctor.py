@@ -281,6 +281,27 @@ def test_the_error_of_the_database_decides_the_advice(config, changes, number, r
     assert translate(step["remedy"], "zh").startswith(chinese)
 
 
+@pytest.mark.postgresql
+@pytest.mark.parametrize(
+    ("changes", "cause", "remedy"),
+    [
+        ({"password": "wrong", "database": "x"}, "password", "correct user or password"),
+        ({"database": "bfia_no_such"}, "does not exist", "create that database"),
+        ({"port": 1, "database": "x"}, "Connection refused", "start the database"),
+    ],
+    ids=["password", "no-database", "no-server"],
+)
+def test_the_error_of_postgresql_decides_the_advice(config, changes, cause, remedy):
+    url = make_url(os.environ["BFIA_TEST_PG_URL"]).set(**changes)
+    report = doctor(
+        config,
+        database={"url": url.render_as_string(hide_password=False)},
+    )
+    step = report.steps["database"]
+    assert cause in step["cause"]
+    assert step["remedy"].startswith(remedy)
+
+
 def test_missing_packet_filter_rules_are_fine_before_the_first_start(config):
     class WithoutRules(MemoryEngine):
         """An engine that makes its packet filter rules when it starts."""

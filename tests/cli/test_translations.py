@@ -97,9 +97,9 @@ NAMES = re.compile(r"\bJG\d|\w+#\w+|[A-Z]+_[A-Z_]+")
         (
             "n.yml cannot be used (DATABASE_IN_USE):\n  n.yml:3: database.url: is in use by "
             "another gateway"
-            " process; several of them need mysql+pymysql://… (got 'x')",
+            " process; several of them need MariaDB or PostgreSQL (got 'x')",
             "n.yml 无法使用（DATABASE_IN_USE）：\n  n.yml:3: database.url: 正被另一个网关进程使用；"
-            "多个网关须使用 mysql+pymysql://…（实际为 'x'）",
+            "多个网关须使用 MariaDB 或 PostgreSQL（实际为 'x'）",
         ),
         (
             "registered, but not here: a:1 (COMMAND_NOT_FOUND: the image a:1 is to run /x, which "

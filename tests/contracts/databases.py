@@ -36,6 +36,34 @@ def careless_database(name: str) -> Iterator[str]:
 
 
 @contextmanager
+def careless_postgresql(name: str) -> Iterator[str]:
+    """Create a PostgreSQL database that sorts texts by English rules, and yield its URL."""
+    options = "template template0 encoding 'UTF8' locale_provider icu icu_locale 'en-US'"
+    with postgresql_database(f"bfia_test_{os.getpid()}_{name}", options) as url:
+        yield url
+
+
+@contextmanager
+def postgresql_database(
+    name: str,
+    options: str = "",
+) -> Iterator[str]:
+    """Create a PostgreSQL database and yield its URL; ``options``: of CREATE DATABASE."""
+    base = sa.make_url(os.environ["BFIA_TEST_PG_URL"])
+    server = sa.create_engine(
+        base.set(database="postgres"),
+        poolclass=sa.NullPool,
+        isolation_level="AUTOCOMMIT",
+    )
+    with server.connect() as connection:
+        connection.exec_driver_sql(f'create database "{name}" {options}')
+        try:
+            yield base.set(database=name).render_as_string(hide_password=False)
+        finally:
+            connection.exec_driver_sql(f'drop database "{name}" with (force)')
+
+
+@contextmanager
 def a_store(url: str) -> Iterator[Store]:
     """Open a store on a database."""
     store = Store(open_database(url))

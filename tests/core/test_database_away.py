@@ -67,6 +67,20 @@ def test_a_connection_that_breaks_is_named_and_the_next_one_is_new(mariadb_url):
     store.close()
 
 
+@pytest.mark.postgresql
+def test_a_session_that_the_server_ends_is_named_and_the_next_one_is_new(postgresql_url):
+    store = Store(open_database(postgresql_url))
+
+    with pytest.raises(DatabaseAway), store.write() as connection:
+        number = connection.exec_driver_sql("select pg_backend_pid()").scalar()
+        with store.read() as second_connection:
+            second_connection.exec_driver_sql(f"select pg_terminate_backend({number}, 5000)")
+        connection.exec_driver_sql("select 1")
+
+    assert store.installation()
+    store.close()
+
+
 class Work:
     """Work that fails without the database some times, then succeeds."""
 

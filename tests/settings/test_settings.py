@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -161,6 +162,7 @@ def test_revocation_lists_without_authorities_are_refused(tmp_path):
         f"postgresql://me:{SECRET}@host/db",
         f"mysql+pymysql://me:{SECRET}@host",
         f"mysql+pymysql://me:{SECRET}@host:99999/db",
+        f"postgresql+psycopg://me:{SECRET}@host",
         "sqlite:///:memory:",
         "sqlite:///file.db?mode=ro",
         "",
@@ -205,6 +207,7 @@ def test_a_password_that_is_not_percent_encoded_is_refused_unseen(password):
         "mysql+pymysql://gw:100%@127.0.0.1/gw",
         "mysql+pymysql://gw:a:b@127.0.0.1/gw",
         "mysql+pymysql://gw@[::1]:3307/gw",
+        "postgresql+psycopg://gw:100%25@[::1]:5433/gw?sslmode=verify-full",
         "mysql+pymysql://gw:x@127.0.0.1/gw?ssl_ca=/etc/a@b.pem",
     ],
 )
@@ -327,6 +330,8 @@ def test_a_second_gateway_on_the_same_file_is_refused_however_it_is_named(gatewa
     [
         (f"mysql+pymysql://me:{SECRET}@127.0.0.1:1/db", "refused"),
         (f"mysql+pymysql://me:{SECRET}@127.0.0.1:1/db?colour={SECRET}", "colour"),
+        (f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/db", "refused"),
+        (f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/db?colour={SECRET}", "colour"),
         ("sqlite:///{home}", "unable to open"),
         ("nothing://{home}", "nothing"),
         ("sqlite:///{home}/text.db", "not a database"),
@@ -348,6 +353,16 @@ def test_a_wrong_password_is_told_but_not_shown():
     where = os.environ["BFIA_TEST_DB_URL"].rpartition("@")[2]
     with pytest.raises(Invalid, match="Access denied") as caught:
         open_database(f"mysql+pymysql://bfia:{SECRET}@{where}/bfia_none")
+    assert SECRET not in str(caught.value)
+
+
+def test_a_missing_driver_is_named_with_the_extra_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(Invalid) as caught:
+        open_database(f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/db")
+    (problem,) = caught.value.problems
+    assert problem.path == "database.url"
+    assert "pip install 'bfia-gateway[postgres]'" in problem.rule
     assert SECRET not in str(caught.value)
 
 
@@ -727,6 +742,7 @@ def test_a_file_that_cannot_be_read_is_reported_in_one_line(tmp_path, text, mess
     ("peer", "database", "own_address", "address"),
     [
         ({}, "mysql+pymysql://u@127.0.0.1/d", "http://0.0.0.0:7380", "http://127.0.0.1:7380"),
+        ({}, "postgresql+psycopg://u@127.0.0.1/d", "http://0.0.0.0:7380", "http://127.0.0.1:7380"),
         ({}, "mysql+pymysql://u@[::1]:3307/d", "https://[::]:7380", "https://[::1]:7380"),
         ({}, "mysql+pymysql://u@127.0.0.1/d", "http://10.0.0.5:7380", "http://10.0.0.5:7380"),
         ({}, "sqlite:///gateway.db", "http://0.0.0.0:7380", "http://0.0.0.0:7380"),

@@ -5,7 +5,12 @@ from contextlib import ExitStack
 import pytest
 
 from gateway.store import schema
-from tests.contracts.databases import a_store, careless_database
+from tests.contracts.databases import a_store, careless_database, careless_postgresql
+
+SERVERS = {
+    "mariadb": careless_database,
+    "postgresql": careless_postgresql,
+}
 
 
 @pytest.fixture(
@@ -16,16 +21,21 @@ from tests.contracts.databases import a_store, careless_database
             "mariadb",
             marks=pytest.mark.mariadb,
         ),
+        pytest.param(
+            "postgresql",
+            marks=pytest.mark.postgresql,
+        ),
     ],
 )
 def shared_url(request, tmp_path_factory, worker_id):
     """The address of the module's database, which has the newest schema."""
     with ExitStack() as stack:
-        if request.param == "mariadb":
-            module = request.module.__name__.rpartition(".")[2]
-            url = stack.enter_context(careless_database(f"{worker_id}_{module}"))
-        else:
+        if request.param == "sqlite":
             url = f"sqlite:///{tmp_path_factory.mktemp('store') / 'test.db'}"
+        else:
+            module = request.module.__name__.rpartition(".")[2]
+            careless = SERVERS[request.param](f"{worker_id}_{module}")
+            url = stack.enter_context(careless)
         with a_store(url):
             yield url
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -11,7 +12,7 @@ from gateway.runtime.loop import wait_for_database
 from gateway.store import providers as providers_module
 from gateway.store import queries, schema, timeline
 from gateway.store import store as store_module
-from gateway.store.database import Database, open_database, repeat_on_conflict
+from gateway.store.database import Database, increase, open_database, repeat_on_conflict
 from gateway.store.providers import SqlProviders
 from gateway.store.records import CachedRecord, RecordCache
 from gateway.store.store import Store
@@ -19,6 +20,7 @@ from provider_registry.revisions import Action, Revision
 from tests.builders import a_job, a_spec, at, raising
 from tests.contracts.databases import careless_database
 from tests.registry.builders import a_provider
+from tests.store.parallel import in_parallel
 
 pytestmark = pytest.mark.xdist_group("database")  # one database for the module
 
@@ -119,6 +121,31 @@ def test_a_write_above_the_servers_limit_is_refused_before_it_is_sent():
         assert store.jobs.find("job-large") is None
         assert store.jobs.update(job.id, grow).warnings
         store.close()
+
+
+def test_concurrent_increases_of_a_new_row_add_up(stores):
+    pool = schema.resource_pool
+    key = {"id": 2}
+    amounts = {
+        "ignored": 1,
+        "repaired": 2,
+        "expired": 0,
+    }
+
+    def work(store):
+        with store.write() as connection:
+            increase(connection, pool, key, amounts)
+
+    def increase_once(number):
+        repeat_on_conflict(partial(work, stores[number % 2]))
+
+    in_parallel(10, increase_once)
+
+    store = stores[0]
+    row = store.first(pool.select().filter_by(**key))
+    assert row.ignored == 10
+    assert row.repaired == 20
+    store.execute(pool.delete().filter_by(**key))
 
 
 def test_a_log_that_cannot_be_written_rolls_nothing_back(store, monkeypatch):

@@ -79,6 +79,35 @@ def test_jobs_of_both_sides_and_of_one_moment_are_one_list(store, limit):
     assert [entry.job_id for entry in entries] == job_ids[::-1]
 
 
+def test_jobs_of_one_moment_are_sorted_by_the_codes_of_characters(store):
+    job_ids = [
+        "job-A",
+        "job-B",
+        "job-a",
+        "job_A",
+    ]
+    for job_id in job_ids:
+        spec = a_spec("a", job_id=job_id)
+        add_scheduled(store, spec, at(0))
+
+    entries = all_entries(store, JobFilter(), 1)
+
+    assert [entry.job_id for entry in entries] == job_ids[::-1]
+
+
+def test_a_job_of_a_submitter_with_nul_is_listed(store):
+    user = "li\0na"
+    job = replace(
+        a_job(),
+        user=user,
+    )
+    store.jobs.add(job, job.spec.flow_id)
+
+    filters = JobFilter(user=user)
+    [entry] = page(store, filters, 10).entries
+    assert entry.user.startswith("li")  # each kind of database shows the rest in another way
+
+
 def test_a_list_has_the_end_the_submitter_and_the_progress_of_jobs(store):
     job = a_job(
         "a; b: a",

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.domain.datasets import Dataset, Grant, MemoryDatasets
 from gateway.domain.run import Address
+from gateway.identity.audit_chain import hash_of
 from gateway.store.audit import SqlAudit
 from gateway.store.repositories import (
     Gateways,
@@ -263,6 +264,24 @@ def test_the_audit_shortens_long_names_and_replaces_half_characters(store):
     assert entry.at == at(0)
     assert entry.who == "ann" * 85
     assert entry.detail == {"half": "?"}
+
+
+def test_a_line_of_the_audit_with_nul_is_stored_as_it_is_hashed(store):
+    audit = SqlAudit(store)
+    audit.add(
+        at(0),
+        "a\0n",
+        "POST /x\0",
+        200,
+        None,
+        {"nul": "\0"},
+    )
+
+    [entry] = audit.list()
+    assert entry.who == "a\ufffdn"
+    assert entry.action == "POST /x\ufffd"
+    assert entry.detail == {"nul": "\0"}
+    assert entry.hash == hash_of(entry.line(), "")
 
 
 @pytest.mark.parametrize(

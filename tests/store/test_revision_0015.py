@@ -34,6 +34,22 @@ from tests.store.test_store import NOW, a_job, a_local_job
 RECORDINGS = Path(__file__).parent / "revision_0015"
 
 
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param(
+            "mariadb",
+            marks=pytest.mark.mariadb,
+        ),
+    ]
+)
+def database_url(request, tmp_path):
+    """An empty database of each kind that could be used at that revision."""
+    if request.param == "mariadb":
+        return request.getfixturevalue("mariadb_url")
+    return f"sqlite:///{tmp_path / 'test.db'}"
+
+
 def test_a_database_of_that_revision_gets_the_tables_of_a_new_one(database_url, caplog):
     caplog.set_level("INFO", "gateway")
     load_recording(database_url)
