@@ -103,7 +103,7 @@ bench: setup ## measure against bare containers, in one run
 SEED ?= 1
 COUNT ?= 0
 chaos: ENGINE := $(if $(filter file,$(origin ENGINE)),both,$(ENGINE)) # other than the demo's
-chaos: setup ## every fault in every phase of a job, on two real nodes, by processes and by Docker, with one gateway and with two; needs root (SEED=1 COUNT=0: all ENGINE=process|docker|k8s|swarm)
+chaos: setup ## every fault in every phase of a job, on two real nodes, by processes and by Docker, with one gateway and with two, and over links; needs root (SEED=1 COUNT=0: all ENGINE=process|docker|links|k8s|swarm)
 	$(RUN) -m tools.chaos --engine $(ENGINE) --seed $(SEED) --count $(COUNT) $(ARGS)
 
 proto: ## renew the code made from the transport layer's protobuf messages

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from tools.chaos import links
 from tools.chaos.__main__ import LEAST, run
 from tools.chaos.clusters import FAULTS
 from tools.chaos.trials import Result
@@ -51,6 +52,19 @@ def test_no_fault_breaks_a_rule_in_a_cluster(engine):
     check_results(results)
     faults = {result.trial.fault for result in results}
     assert faults == {*FAULTS[engine], "kill guest"}
+
+
+@pytest.mark.network
+@pytest.mark.outbound_proxy
+def test_no_fault_of_links_breaks_a_rule():
+    results = run(
+        SEED,
+        engine="links",
+        brief=True,
+    )
+    check_results(results)
+    faults = {result.trial.fault for result in results}
+    assert faults == set(links.FAULTS)
 
 
 def check_results(results: list[Result]) -> None:

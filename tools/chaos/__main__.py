@@ -1,8 +1,9 @@
 """``make chaos``: every fault in every phase of a job, on two real nodes.
 
 Trials run with processes and with Docker, with one gateway and with two gateways of the guest's
-node. SEED= determines the order, COUNT= the number of trials with each engine. ENGINE=k8s and
-ENGINE=swarm use the clusters that .ci/services.sh starts.
+node, and with two closed nodes that keep links to a hub (ENGINE=links). SEED= determines the order,
+COUNT= the number of trials with each engine. ENGINE=k8s and ENGINE=swarm use the clusters that
+.ci/services.sh starts.
 """
 
 import argparse
@@ -12,14 +13,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.e2e.nodes import wait_for
-from tests.services import usable
-from tests.services.own_docker import PROGRAMS
+from tests.services import own_docker, usable
+from tools.chaos import links
 from tools.chaos.trials import Result, Trial, all_trials, play, sample
 from tools.chaos.world import ENGINES, World, within
 
 LEAST = 3  # trials that are played even after the time limit
 _LONGEST_TEXT = 4000  # characters of a broken rule
 _LONGEST_LOG = 6000  # characters of a node's log
+# Programs that the world of an engine needs.
+_PROGRAMS = {
+    "docker": own_docker.PROGRAMS,
+    "links": links.PROGRAMS,
+}
 # Whether the guest's node has two gateways, by the option --gateways.
 _PAIRED = {
     "1": (False,),
@@ -33,12 +39,15 @@ def main() -> None:
     options = parse_options()
     engines = [options.engine]
     if options.engine == "both":
-        engines = ["process", "docker"]
+        engines = ["process", "docker", "links"]
     results = []
     for engine in engines:
-        if engine == "docker":
-            check_docker()
-        for paired in _PAIRED[options.gateways]:
+        if engine in _PROGRAMS:
+            check_programs(engine)
+        gateways = _PAIRED[options.gateways]
+        if engine == "links":  # its nodes have one each
+            gateways = (False,)
+        for paired in gateways:
             results += run(
                 options.seed, options.count, options.seconds, options.only, engine, paired
             )
@@ -84,12 +93,12 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def check_docker() -> None:
-    """End the program if this machine cannot run a Docker daemon of its own."""
+def check_programs(engine: str) -> None:
+    """End the program if this machine cannot run the world of an engine."""
     try:
-        usable(*PROGRAMS)
+        usable(*_PROGRAMS[engine])
     except OSError as error:
-        sys.exit(f"with Docker nothing is shown: {error}")
+        sys.exit(f"with {engine} nothing is shown: {error}")
 
 
 def run(
@@ -113,8 +122,9 @@ def run(
 
     def play_all(world: World) -> list[Result]:
         gateways = "two gateways" if paired else "one gateway"
-        print(f"| phase | fault | outcome | reason | seconds | {engine}, {gateways}, seed {seed} |")
-        print("|---|---|---|---|---|---|")
+        title = f"{engine}, {gateways}, seed {seed}"
+        print(f"| phase | fault | outcome | reason | seconds | until back | {title} |")
+        print("|---|---|---|---|---|---|---|")
         results: list[Result] = []
         for trial in trials:
             if time.monotonic() > end and len(results) >= LEAST:
@@ -169,7 +179,18 @@ def print_result(world: World, result: Result) -> None:
     text = result.broken.replace("\n", " ")[:_LONGEST_TEXT] or "well"
     trial = result.trial
     seconds = f"{result.seconds:.1f}"
-    cells = (trial.phase, trial.fault, result.outcome, result.reason, seconds, text)
+    until_back = ""
+    if result.until_back:
+        until_back = f"{result.until_back:.1f}"
+    cells = (
+        trial.phase,
+        trial.fault,
+        result.outcome,
+        result.reason,
+        seconds,
+        until_back,
+        text,
+    )
     print(f"| {' | '.join(cells)} |", flush=True)
     if result.broken:
         for node in world.nodes:

@@ -1,6 +1,7 @@
 """Trials: a fault in a phase of a job, and the rules that must hold afterwards in any case."""
 
 import contextlib
+import itertools
 import threading
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ import httpx
 
 from tests.e2e.jobs import STOP, job_of, limited
 from tests.e2e.nodes import Node, wait_for
-from tools.chaos import clusters, pair, proxy
+from tools.chaos import clusters, links, pair, proxy
 from tools.chaos.pair import Pair
 from tools.chaos.world import World
 
@@ -58,6 +59,7 @@ class Result:
     reason: str
     seconds: float
     broken: str = ""
+    until_back: float = 0.0  # seconds from the end of a fault of links until a request passed
 
 
 class Broken(AssertionError):
@@ -96,6 +98,9 @@ def _combinations(
     paired: bool,
 ) -> Iterator[tuple[str, str]]:
     """Yield each phase with each fault that makes sense in it."""
+    if engine == "links":
+        yield from itertools.product(PHASES, links.FAULTS)
+        return
     faults = list(FAULTS)
     if paired:
         faults.remove("kill guest")
@@ -118,9 +123,10 @@ def _faults_of_engine(engine: str) -> tuple[str, ...]:
 
 
 def sample(seed: int, engine: str) -> list[Trial]:
-    """Return brief trials in a cluster: one of each of its faults, and a killed gateway."""
+    """Return brief trials: one of each fault of a cluster or of links, and perhaps further ones."""
+    samples = clusters.SAMPLE | {"links": links.SAMPLE}
     trials = []
-    for number, (phase, fault) in enumerate(clusters.SAMPLE[engine]):
+    for number, (phase, fault) in enumerate(samples[engine]):
         trials.append(Trial(phase, fault, _trial_seed(seed, number), brief=True))
     return trials
 
@@ -148,7 +154,15 @@ def play(world: World, trial: Trial) -> Result:
         reason,
         time.monotonic() - start,
         broken,
+        _seconds_until_back(world),
     )
+
+
+def _seconds_until_back(world: World) -> float:
+    """Return how long requests took to pass again after a fault of links; 0 without links."""
+    if world.links is None:
+        return 0.0
+    return world.links.seconds_until_back
 
 
 # ---------------------------------------------------------------- the job and the fault
@@ -281,6 +295,8 @@ def _fault(
     fault = trial.fault
     if isinstance(world.guest, Pair) and fault in pair.FAULTS:
         return pair.fault(world.guest, fault, receiver, random)
+    if world.links is not None:
+        return partial(world.links.cause, fault, random)
     if fault in world.containers.faults:
         return partial(world.containers.faults[fault], random)
     seconds = random.uniform(1.0, 4.0)

@@ -30,9 +30,11 @@ from tests.services.own_docker import OwnDocker, enter
 from tools.chaos import pair
 from tools.chaos.clusters import Cluster, Pods, Tasks
 from tools.chaos.containers import Containers, DockerContainers, Processes
+from tools.chaos.links import LinkedNodes
 from tools.chaos.proxy import Proxy
 
-ENGINES = ("process", "docker", "k8s", "swarm")
+# With "links", both nodes run processes, and reach each other by links to a hub.
+ENGINES = ("process", "docker", "links", "k8s", "swarm")
 
 CLUSTERS: dict[str, type[Cluster]] = {
     "k8s": Pods,
@@ -163,12 +165,12 @@ class World:
 
     guest: Node
     host: Node
-    database: Database
-    to_host: Proxy
-    to_guest: Proxy
-    disk: Path
     containers: Containers
-    docker: OwnDocker | None  # the daemon, if the nodes use one
+    disk: Path
+    database: Database | None = None
+    proxies: tuple[Proxy, ...] = ()  # to the host and to the guest
+    docker: OwnDocker | None = None  # the daemon, if the nodes use one
+    links: LinkedNodes | None = None  # if the nodes are closed
 
     @property
     def gateways(self) -> tuple[Node, ...]:
@@ -181,11 +183,6 @@ class World:
     def nodes(self) -> tuple[Node, Node]:
         """Return the guest's and the host's node."""
         return self.guest, self.host
-
-    @property
-    def proxies(self) -> tuple[Proxy, Proxy]:
-        """Return the proxies in both directions."""
-        return self.to_host, self.to_guest
 
 
 def within(
@@ -200,6 +197,8 @@ def within(
     """
     if engine == "docker":
         return _within_docker(home, work, paired)
+    if engine == "links":
+        return _within_links(home, work)
     with ExitStack() as stack:
         register = home / "register"
         containers: Containers
@@ -208,6 +207,22 @@ def within(
         else:
             containers = Processes(register)
         world = stack.enter_context(_built(home, containers, None, paired))
+        return work(world)
+
+
+def _within_links(home: Path, work: Callable[[World], X]) -> X:
+    """Do the work with two closed nodes."""
+    containers = Processes(home / "register")
+    with LinkedNodes(home, containers.settings) as links:
+        for node in (links.guest, links.host):
+            node.register(_provider(containers.image))
+        world = World(
+            links.guest,
+            links.host,
+            containers,
+            home,
+            links=links,
+        )
         return work(world)
 
 
@@ -293,11 +308,10 @@ def _built(
         yield World(
             guest,
             host,
-            database,
-            to_host,
-            to_guest,
-            disk,
             containers,
+            disk,
+            database,
+            (to_host, to_guest),
             daemon,
         )
 
