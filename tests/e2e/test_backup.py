@@ -15,7 +15,7 @@ from tests.cli import call
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
+pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
 
 MANIFEST = "manifest.json"
 SETTINGS = "node.yml"
@@ -85,7 +85,7 @@ def read_settings(config: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------- a lost node
 
 
-def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path, mariadb_url):
+def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path, postgresql_url):
     with jobs.patient_nodes(tmp_path / "nodes") as federation:
         guest = federation[jobs.GUEST]
         config = guest.home / SETTINGS
@@ -100,7 +100,7 @@ def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path, maria
         assert refused.exit_code == 2
         assert json.loads(refused.stderr)["reason"] == "DATABASE_NOT_EMPTY"
 
-        lose_database_and_keys(federation, mariadb_url)
+        lose_database_and_keys(federation, postgresql_url)
         restored = restore(config, file, "--json")
         assert restored.exit_code == 0, restored.stderr
         report = json.loads(restored.stdout)
