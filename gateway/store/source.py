@@ -3,8 +3,9 @@
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,8 +13,36 @@ import sqlalchemy as sa
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.store.database import cause_of
+from gateway.store.dialects import driver_missing
 
-DRIVERS = ("mysql+pymysql", "mariadb+pymysql")
+
+@dataclass(frozen=True)
+class _Kind:
+    """How a kind of database is read, and nothing written to it."""
+
+    # Statements before the query; with them the server refuses to write.
+    read_only: tuple[str, ...] = ("SET TRANSACTION READ ONLY",)
+    options: Mapping[str, object] = field(default_factory=dict)  # of a connection
+
+
+_MYSQL = _Kind(
+    ("SET SESSION TRANSACTION READ ONLY", "COMMIT"),
+    # Send no file of this machine to the server, whatever the address says.
+    {"local_infile": False},
+)
+# PostgreSQL's driver begins the transaction, and takes the query as one statement because it
+# declares a cursor for it.
+_KINDS = {
+    "mysql+pymysql": _MYSQL,
+    "mariadb+pymysql": _MYSQL,
+    "postgresql+psycopg": _Kind(),
+    "oracle+oracledb": _Kind(),
+    "dm+dmPython": _Kind(),
+}
+DRIVERS = tuple(_KINDS)
+_UNUSABLE = "SOURCE_UNUSABLE"
+# SQLAlchemy has the dialects of all others itself.
+_NEEDS_DIALECT = "needs the package dmSQLAlchemy, with which SQLAlchemy reads that database"
 _SELECT = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
 _ROWS = 100  # rows in memory at the same time
 # The driver raises TypeError for an unknown option, RuntimeError if the server requests a file.
@@ -35,6 +64,7 @@ class Source:
         address = _parse_address(url)
         self.name = address.set(query={}).render_as_string()  # without options, for messages
         self._url = address.set(password=password or None)
+        self._kind = _KINDS[address.drivername]
 
     @contextmanager
     def selected(self, query: str) -> Iterator["CsvRows"]:
@@ -42,7 +72,7 @@ class Source:
         if not _SELECT.match(query):
             raise _wrong("query", "must be one SELECT")
         # The result has to be closed before the connection, which cannot close amid rows.
-        with self._connect() as connection, closing(_execute(connection, query)) as result:
+        with self._connect() as connection, closing(self._execute(connection, query)) as result:
             yield CsvRows(result)
 
     def _connect(self) -> sa.Connection:
@@ -51,15 +81,37 @@ class Source:
             engine = sa.create_engine(
                 self._url,
                 poolclass=sa.NullPool,
-                # Send no file of this machine to the server, whatever the address says.
-                connect_args={"local_infile": False},
+                connect_args=self._kind.options,
             )
             return engine.connect()
+        except ImportError as error:
+            raise driver_missing("from", _UNUSABLE, error) from None
+        except sa.exc.NoSuchModuleError:
+            raise _wrong("from", _NEEDS_DIALECT) from None
         except _CONNECT_ERRORS as error:
             rule = (
                 f"{self.name} cannot be used: {cause_of(error)}; compare address, user and password"
             )
             raise _wrong("from", rule) from None
+
+    def _execute(
+        self,
+        connection: sa.Connection,
+        query: str,
+    ) -> sa.CursorResult[Any]:
+        """Run a query in a transaction that cannot write. Raises `Invalid`."""
+        options = {
+            "no_parameters": True,
+            "stream_results": True,
+            "max_row_buffer": _ROWS,
+        }
+        with _query_errors_as_invalid():
+            for statement in self._kind.read_only:
+                connection.exec_driver_sql(statement)
+            return connection.exec_driver_sql(
+                query,
+                execution_options=options,
+            )
 
 
 def _parse_address(url: str) -> sa.URL:
@@ -75,25 +127,6 @@ def _parse_address(url: str) -> sa.URL:
     if address.password is not None:
         raise _wrong("from", "must not hold a password, which others on this machine could see")
     return address
-
-
-def _execute(
-    connection: sa.Connection,
-    query: str,
-) -> sa.CursorResult[Any]:
-    """Run a query in a session that cannot write. Raises `Invalid`."""
-    options = {
-        "no_parameters": True,
-        "stream_results": True,
-        "max_row_buffer": _ROWS,
-    }
-    with _query_errors_as_invalid():
-        connection.exec_driver_sql("set session transaction read only")
-        connection.commit()
-        return connection.exec_driver_sql(
-            query,
-            execution_options=options,
-        )
 
 
 class CsvRows(io.RawIOBase):
@@ -131,7 +164,7 @@ def _csv_chunks(result: sa.CursorResult[Any]) -> Iterator[bytes]:
         writer.writerow(columns)
         for rows in result.partitions(_ROWS):
             for row in rows:
-                _check_no_bytes(columns, row)
+                _check_plain(columns, row)
                 writer.writerow(row)
             yield text.getvalue().encode()
             text.seek(0)
@@ -139,14 +172,17 @@ def _csv_chunks(result: sa.CursorResult[Any]) -> Iterator[bytes]:
     yield text.getvalue().encode()  # the header if there are no rows; else empty, as at the end
 
 
-def _check_no_bytes(
+def _check_plain(
     columns: list[str],
     row: sa.Row[Any],
 ) -> None:
-    """Raise `Invalid` for a row with a binary value."""
+    """Raise `Invalid` for a row with a binary value, or one of several parts."""
     for column, value in zip(columns, row, strict=True):
         if isinstance(value, bytes):
             rule = f"column {column} holds bytes; select hex({column}) or text instead"
+            raise _wrong("query", rule)
+        if isinstance(value, (dict, list, tuple)):  # JSON and arrays of PostgreSQL
+            rule = f"column {column} holds several values; select a text or one of them instead"
             raise _wrong("query", rule)
 
 
@@ -164,5 +200,5 @@ def _wrong(field: str, rule: str) -> Invalid:
     """Return the error for a field that breaks a rule: ``from`` (the address) or ``query``."""
     return Invalid(
         [Problem(field, rule)],
-        reason="SOURCE_UNUSABLE",
+        reason=_UNUSABLE,
     )
