@@ -20,7 +20,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import execnet
 import pytest
@@ -110,6 +110,11 @@ def serve(listener: socket.socket) -> None:
                 _, streams, _, _ = socket.recv_fds(connection, 1, 3)
                 pid = os.fork()
                 if pid == 0:
+                    listener.close()
+                    connection.close()
+                    for pidfd, (_, other_connection) in workers.items():
+                        os.close(pidfd)
+                        other_connection.close()
                     _become(streams)
                     return
                 for stream in streams:
@@ -134,7 +139,7 @@ def _become(streams: list[int]) -> None:
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.close(stream)
     sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     random.seed()
@@ -142,9 +147,10 @@ def _become(streams: list[int]) -> None:
 
 def work() -> None:
     """Run the program that xdist sends, and exit without Python's slow clean-up."""
-    program = sys.stdin.readline()
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(eval(program), names)  # as in the command line that execnet gives an interpreter
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = main
+    # as in the command line that execnet gives an interpreter
+    exec(eval(sys.stdin.readline()), vars(main))
     threading._shutdown()  # type: ignore[attr-defined]  waits for threads
     atexit._run_exitfuncs()
     os._exit(0)

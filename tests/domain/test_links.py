@@ -28,7 +28,7 @@ class End:
     def __init__(self, *, has_opened_link):
         self.streams = Multiplexer(has_opened_link=has_opened_link)
         self.outbox = deque()
-        self.received = defaultdict(bytes)
+        self.received = defaultdict(bytearray)
         self.untaken = defaultdict(int)
         self.ended = set()
         self.opened = []
