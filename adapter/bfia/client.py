@@ -739,6 +739,10 @@ class BfiaProtocol:
             return False
         return response.status not in _PROXY_STATUSES
 
+    def keep_connections(self) -> None:
+        """Keep connections for control requests to the peers in use."""
+        self._connections.keep()
+
     def close(self) -> None:
         """Close the connections to all peers."""
         self._connections.close()

@@ -5,6 +5,7 @@ clients (ours or httpx's) by a hashable key.
 """
 
 import functools
+import math
 import re
 import select
 import socket
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 import httptools
 import httpx
 
+from adapter.bfia.kept import UNPROMISED, idle_seconds
 from adapter.bfia.outbound import open_socket, proxy_of
 from gateway.errors import PeerUnreachable
 from gateway.links.links import Connector, WithoutLinks
@@ -38,7 +40,13 @@ _RECEIVE_SIZE = 65536  # bytes
 _MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's headers
 # A response may have this many times the bytes of the largest body, as small chunks add framing.
 _MAX_WIRE_FACTOR = 4
-_IDLE_SECONDS = 4.0  # after a longer pause, a connection is not reused
+# A peer counts as in use for so many seconds after a request: a connection to it is kept.
+_IN_USE_SECONDS = 3600.0
+# Seconds between two requests that keep a connection, which is also how often `Connections.keep`
+# is to be called
+KEEPING_INTERVAL = 20.0
+_KEEPING_REQUEST_SECONDS = 5.0
+_KEEPING_SECONDS = 10.0  # of a call of `Connections.keep`, which silent peers could prolong
 _CONNECT_SECONDS = 3.0  # to open a connection, and as many again for its TLS handshake
 _PORTS = {"http": 80, "https": 443, "link": 0}
 _QUEUE_SECONDS = 1.0  # the longest wait while `MAX_REQUESTS` requests are under way
@@ -233,11 +241,14 @@ class Client:
         tls_context: ssl.SSLContext,
         identity: Identity = NO_IDENTITY,
         links: Connector | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``identity`` has the name in the peer's certificate, and the proxy on the way.
 
-        ``links`` opens connections over links; None: this process has none.
+        ``links`` opens connections over links; None: this process has none. ``monotonic`` is the
+        clock of idle connections.
         """
+        self._monotonic = monotonic
         parts = urlsplit(url)
         self._url = url
         self._identity = identity
@@ -252,8 +263,11 @@ class Client:
         self._proxy = proxy_of(identity)
         self._slots = threading.Semaphore(MAX_REQUESTS)
         self._lock = threading.Lock()
-        # Idle connections, the most recent last, with the time of their last response
+        # Idle connections, the most recent last, with the time until which they may be used
         self._idle: list[tuple[float, socket.socket]] = []
+        self._used_at = -math.inf  # time of the last request
+        self._kept_at = -math.inf  # time of the last response
+        self._idle_seconds = UNPROMISED  # as the last response promised
         self._busy: set[socket.socket] = set()  # connections with a request under way
 
     def send(self, request: Request, seconds: float) -> Response:
@@ -261,6 +275,7 @@ class Client:
 
         Raises `NotConnected`, `NoResponse`, and ValueError for control characters in the request.
         """
+        self._used_at = self._monotonic()
         end = time.monotonic() + seconds
         if not self._slots.acquire(timeout=min(_QUEUE_SECONDS, seconds)):
             raise NotConnected(f"{MAX_REQUESTS} requests are under way")
@@ -287,11 +302,42 @@ class Client:
             sock.settimeout(seconds)
             response = self._exchange(sock, request, end)
             keep = response.keep
+            self._kept_at = self._monotonic()
+            self._idle_seconds = idle_seconds(response.headers)
         except OSError as error:
             raise NoResponse(f"{type(error).__name__} {error}") from error
         finally:
             self._put_back(sock, keep=keep)
         return response
+
+    def keep(self) -> None:
+        """Keep a connection open if the peer is in use, or open one ahead of need.
+
+        For that, a small request is sent once the last response is `KEEPING_INTERVAL` old. A peer
+        that does not promise to keep idle connections longer than that gets none.
+        """
+        now = self._monotonic()
+        is_in_use = now - self._used_at < _IN_USE_SECONDS
+        if not is_in_use or self._idle_seconds <= KEEPING_INTERVAL:
+            return
+        if self.idle_sockets() and now - self._kept_at < KEEPING_INTERVAL:
+            return
+        request = Request("GET", "/health/live", {}, b"")
+        seconds = _KEEPING_REQUEST_SECONDS
+        with suppress(NotConnected, NoResponse):  # the next request will meet it, too
+            self._send(request, seconds, time.monotonic() + seconds)
+
+    def idle_sockets(self) -> list[socket.socket]:
+        """Return the idle connections that could take a request."""
+        now = self._monotonic()
+        with self._lock:
+            idle = list(self._idle)
+        sockets = []
+        for until, sock in idle:
+            is_open = sock.fileno() >= 0 and not _is_closed_by_peer(sock)
+            if now < until and is_open:
+                sockets.append(sock)
+        return sockets
 
     def close(self) -> None:
         """Close every connection; running requests fail."""
@@ -311,10 +357,10 @@ class Client:
             with self._lock:
                 if not self._idle:
                     return None
-                since, sock = self._idle.pop()
+                until, sock = self._idle.pop()
                 self._busy.add(sock)
-            is_recent = time.monotonic() - since < _IDLE_SECONDS
-            if is_recent and not _is_closed_by_peer(sock):
+            is_open = sock.fileno() >= 0
+            if self._monotonic() < until and is_open and not _is_closed_by_peer(sock):
                 return sock
             self._put_back(sock, keep=False)
 
@@ -401,7 +447,7 @@ class Client:
         with self._lock:
             self._busy.discard(sock)
             if keep and len(self._idle) < _MAX_IDLE:
-                self._idle.append((time.monotonic(), sock))
+                self._idle.append((self._monotonic() + self._idle_seconds, sock))
                 return
         sock.close()
 
@@ -459,6 +505,13 @@ class Connections:
         url, identity = key
         return Client(url, tls_context, identity, self._links)
 
+    def keep(self) -> None:
+        """Keep connections to the peers in use for about `_KEEPING_SECONDS`; see `Client.keep`."""
+        end = time.monotonic() + _KEEPING_SECONDS
+        for client in self._clients.all():
+            if time.monotonic() < end:
+                client.keep()
+
     def close(self) -> None:
         """Close every client; running calls fail."""
         for client in self._clients.clear():
@@ -498,6 +551,11 @@ class Clients(Generic[K, C]):
                 self._replaced.append(current_client)
             self._current[key] = (stamps, client)
             return client
+
+    def all(self) -> list[C]:
+        """Return the clients in use, without the replaced ones."""
+        with self._lock:
+            return [client for _, client in self._current.values()]
 
     def clear(self) -> list[C]:
         """Remove every client and return them, for the caller to close."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from adapter.bfia.connections import KEEPING_INTERVAL
 from gateway.bootstrap.engine_services import EngineFactory, EngineServices, build_engine_services
 from gateway.bootstrap.foundation import Foundation, Registries, build_registries, open_foundation
 from gateway.bootstrap.job_services import (
@@ -63,6 +64,7 @@ def build_services(
     chores = [
         Chore("cleaning", participation.cleaner.clean, pace.cleaning, is_due_at_start=False),
         Chore("announcements", partners.announcements.compare, announcements.INTERVAL),
+        Chore("connections", peers.protocol.keep_connections, KEEPING_INTERVAL),
         Chore("audit head", peers.sign_audit, _AUDIT_HEAD_INTERVAL),
     ]
     return Services(

@@ -392,6 +392,8 @@ def _uvicorn_config(app: ASGIApp, tls: ServerTls | None) -> uvicorn.Config:
         # The connected address counts as the sender: it may identify the container that reports.
         proxy_headers=False,
         timeout_keep_alive=_IDLE_SECONDS,
+        # Tells other nodes how long they may keep connections for their next request.
+        headers=[("keep-alive", f"timeout={_IDLE_SECONDS}")],
         timeout_graceful_shutdown=_GRACE_SECONDS,
         ws="none",
         ssl_context_factory=None if tls is None else tls.context,

@@ -73,7 +73,7 @@ class ChannelParts:
     session_open: Callable[[str], bool | None]
     max_body: int  # bytes
     # Seconds during which a message is sent again to a peer that does not respond
-    retry_for: float = 30.0
+    retry_for: float = 60.0
     stall_for: float = 10.0  # seconds; the longest pause within a body
     # Bytes per second of a large body, while another body waits for its slot
     least_rate: float = 32 * 1024

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from adapter.bfia.channel.pieces import total_length
 from adapter.bfia.connections import ResponseReader, leads_over_link, request_head
+from adapter.bfia.kept import idle_seconds
 from adapter.bfia.outbound import open_socket
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
@@ -22,7 +23,6 @@ from route_table.proxies import Proxy
 
 _MOST = 256  # the most connections to one peer at the same time
 _KEPT = 64  # the most idle connections that are kept to one peer
-_KEPT_SECONDS = 4.0  # an idle connection is not used after a longer pause
 _CONNECT_SECONDS = 5.0  # to open a connection, TLS handshake included
 _SLICE = 1 << 18  # bytes that are sent or read together
 _LARGEST_RESPONSE = 1 << 20  # bytes of a response's body; more is not read
@@ -197,13 +197,13 @@ class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._used_at = time.monotonic()
+        self._usable_until = 0.0  # by the monotonic clock
         self.leads_over_link = leads_over_link(writer.get_extra_info("socket"))
         self.reusable = False  # True once a complete exchange allows a further request
 
     def is_usable(self) -> bool:
         """True if the peer has probably not closed the idle connection."""
-        is_fresh = time.monotonic() - self._used_at < _KEPT_SECONDS
+        is_fresh = time.monotonic() < self._usable_until
         return is_fresh and not self._reader.at_eof()
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class _Connection:
                 data = await self._reader.read(_SLICE)
                 _extend(deadline, seconds)
                 response.feed(data)
-        self._used_at = time.monotonic()
+        self._usable_until = time.monotonic() + idle_seconds(response.headers)
         self.reusable = is_sent and response.keep
         content_type = response.headers.get("content-type", "")
         return PeerResponse(response.status, content_type, bytes(response.content))
