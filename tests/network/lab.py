@@ -16,6 +16,7 @@ from tests.namespaces import Namespace
 PROGRAMS = (*namespaces.PROGRAMS, "ip", "ss", "nft", "setpriv")
 
 _PREFIX_V4 = "10.99.0"
+_FIRST_FURTHER = 100  # last part of the first address that a host gets besides its own
 _PREFIX_V6 = "fd99:"
 # Packets with which others open connections.
 _OPENING = "tcp flags & (syn | ack) == syn"
@@ -71,6 +72,13 @@ class Host(Namespace):
     def set_up(self) -> None:
         """Give the interface, which now exists, its addresses."""
         _configure(self, *self._lines)
+
+    def more_addresses(self, count: int) -> list[str]:
+        """Add so many addresses of IPv4, and return them."""
+        numbers = range(_FIRST_FURTHER, _FIRST_FURTHER + count)
+        addresses = [f"{_PREFIX_V4}.{number}" for number in numbers]
+        _configure(self, *[f"addr add {address}/24 dev eth0" for address in addresses])
+        return addresses
 
     # ------------------------------------------------------------ firewall
 

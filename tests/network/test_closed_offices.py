@@ -5,6 +5,7 @@ Two of them keep links to the third one, which is a party, and the hub between t
 
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from gateway.links.carrier import LINK_PATH
 from tests.e2e import jobs
 from tests.e2e.jobs import ARBITER, GUEST, HOST
-from tests.e2e.nodes import Federation, example, process_engine, wait_for
+from tests.e2e.nodes import Federation, Node, example, process_engine, wait_for
 from tests.e2e.test_secretflow import PARTY, VENV, expected_ids, ids_of, intersection_job
 from tests.linking import Dialling
 from tests.network.lab import Host, Lab
@@ -39,6 +40,16 @@ PARTNERS = {HOST: ARBITER, ARBITER: HOST}
 
 SECRETFLOW_IMAGE = "secretflow:1.0.0"
 SECRETFLOW_VERSION = "2.1.0"
+# The request for a WebSocket.
+UPGRADE = f"""\
+GET {LINK_PATH} HTTP/1.1
+Host: hub
+Connection: upgrade
+Upgrade: websocket
+Sec-WebSocket-Version: 13
+Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==
+
+""".replace("\n", "\r\n").encode()
 
 
 @dataclass(frozen=True)
@@ -124,13 +135,20 @@ def test_the_firewall_of_a_closed_node_drops_what_would_open_a_connection(office
         wait_for(drops, about="the firewall drops a packet")
 
 
-def test_the_users_job_runs_between_an_open_and_a_closed_node(offices):
+@pytest.mark.parametrize(
+    "make_job",
+    [
+        jobs.quick_job,
+        pytest.param(jobs.user_job, marks=pytest.mark.scale),
+    ],
+)
+def test_the_users_job_runs_between_an_open_and_a_closed_node(offices, make_job):
     guest = offices.nodes[OPEN]
     host = offices.nodes[HOST]
     check_routes(guest, host)
 
     with recorded(offices.hosts[OPEN]) as recording:
-        body = jobs.user_job(OPEN, HOST)
+        body = make_job(OPEN, HOST)
         job_id = guest.submit(body)
         job = guest.wait_job(job_id)
 
@@ -211,3 +229,38 @@ def test_a_stranger_opens_no_link_in_the_name_of_a_closed_node(offices):
     assert refusal["refused"] == "LINK_UNPROVEN"
     audit = hub.get("/api/v1/audit", limit=20)
     assert stranger.ipv4 in str(audit)
+
+
+def test_half_open_links_of_a_stranger_keep_no_node_away(offices):
+    """The stranger has as many addresses as it needs to take each place before the proof."""
+    stranger = offices.lab.host()
+    hub = offices.nodes[OPEN]
+    host = offices.nodes[HOST]
+    addresses = stranger.more_addresses(8)
+    offices.hosts[HOST].cut("reset")
+    wait_for_links(hub, host, 0)
+    with ExitStack() as stack:
+        for address in addresses * 8:
+            connection = half_open_link(stranger, address, hub)
+            stack.enter_context(connection)
+        offices.hosts[HOST].mend()
+        wait_for_links(hub, host)
+    assert "too many links are being opened" not in hub.log()
+
+
+def half_open_link(
+    stranger: Host,
+    address: str,
+    node: Node,
+) -> socket.socket:
+    """Ask a node for a link, and send no proof; return the connection."""
+    target, _, port = peer_url(node).rpartition("/")[2].partition(":")
+    with stranger.entered():
+        connection = socket.create_connection(
+            (target, int(port)),
+            source_address=(address, 0),
+        )
+    connection.sendall(UPGRADE)
+    response = connection.recv(1000)
+    assert response.startswith(b"HTTP/1.1 101 ")
+    return connection
