@@ -302,19 +302,17 @@ def demo(
     closed: Annotated[
         bool, typer.Option("--closed", help="The partner has no open port and dials the bank.")
     ] = False,
+    vendor_python: Annotated[
+        Path | None,
+        typer.Option(
+            help="Python with the reference vendor's package. Default: .venv-vendor in a checkout, "
+            "else the gateway's own environment."
+        ),
+    ] = None,
 ) -> None:
-    """Two institutions train a model together on this machine, from upload to result. Needs a
-    checkout.
-    """
-    try:
-        from examples.demo.nodes import DemoFailed
-        from examples.demo.training import Options, run
-    except ModuleNotFoundError:
-        text = (
-            "the demo is not part of the installed package: run it from a checkout of the "
-            "project (make demo)"
-        )
-        raise CallFailed(text, EXIT_BAD_INPUT) from None
+    """Two institutions train a model together on this machine, from upload to result."""
+    from gateway.cli.demo.failure import DemoFailed
+    from gateway.cli.demo.training import Options, run
 
     try:
         choices = Options(
@@ -325,6 +323,7 @@ def demo(
             base_image=base_image,
             key_length=key_length,
             closed=closed,
+            vendor_python=vendor_python,
         )
         run(choices)
     except DemoFailed as error:

@@ -12,8 +12,8 @@ import pytest
 
 from adapter.bfia import route_check
 from engines.base import EngineError
-from examples.demo.nodes import NAMES
-from examples.demo.training import DATA_DESCRIPTIONS
+from gateway.cli.demo.nodes import NAMES
+from gateway.cli.demo.training import DATA_DESCRIPTIONS
 from gateway.cli.language import paragraphs
 from gateway.cli.tables import NEXT_STEPS
 from gateway.conformance.clauses import CLAUSES
@@ -217,13 +217,13 @@ MESSAGE_SOURCES = (
         min_words=4,
     ),
     source(
-        "examples/demo",
+        "gateway/cli/demo",
         {"_show"},
         position=1,
         min_words=1,
     ),
     source(
-        "examples/demo",
+        "gateway/cli/demo",
         {"DemoFailed", "t"},
         position=0,
         min_words=1,

@@ -11,10 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from examples.demo.nodes import MARKER
-from gateway.cli.main import app
+from gateway.cli.demo.nodes import MARKER
 from tests import forks
 from tests.e2e.nodes import ROOT, alive, wait_for
 from tests.plain import NO_TLS
@@ -157,11 +155,11 @@ def test_a_demo_that_is_interrupted_in_mid_training_leaves_nothing_running(
         assert containers(f"bfia.installation={installation}") == []
 
 
-def test_outside_of_a_checkout_the_command_says_what_it_needs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "examples.demo.nodes", None)
-    done = CliRunner().invoke(app, ["demo"])
-    assert done.exit_code == 2
-    assert "from a checkout" in done.stderr
+def test_a_python_without_the_reference_vendor_is_named(tmp_path):
+    done = demo(tmp_path / "demo", "--vendor-python", sys.executable)
+    assert done.returncode == 1
+    assert f"{sys.executable} does not have the reference vendor" in done.stderr
+    assert "bfia_reference_vendor" in done.stderr
 
 
 def test_a_folder_that_no_demo_made_is_left_alone(tmp_path):

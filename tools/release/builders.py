@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tools.release.artefacts import Artefact, Build, Builder, ReleaseError
 from tools.release.checksums import write_checksums
-from tools.release.packages import build_client, build_gateway
+from tools.release.packages import build_client, build_gateway, build_reference_vendor
 from tools.release.provenance import write_provenance
 from tools.release.sbom import write_sboms
 from tools.release.source import export
@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES: tuple[Builder, ...] = (
     build_gateway,
     build_client,
+    build_reference_vendor,
 )
 # Made from packages and from Debian's, in minutes.
 IMAGES: tuple[Builder, ...] = ()

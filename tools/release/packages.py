@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 from tools.release.artefacts import Artefact, Build, Component, ReleaseError
 from tools.release.requirements import closure, components_of
 
+VENDOR_FOLDER = "examples/reference_vendor"
+
 
 def build_gateway(build: Build) -> list[Artefact]:
     """Build the gateway's wheel and source distribution."""
@@ -31,6 +33,13 @@ def build_client(build: Build) -> list[Artefact]:
     names = [Requirement(line).name for line in project["dependencies"]]
     components = components_of(build.source.folder, "requirements/gateway.txt")
     return run_hatchling(build, folder, closure(components, names), ["wheel"])
+
+
+def build_reference_vendor(build: Build) -> list[Artefact]:
+    """Build the wheel of the reference vendor, which the demo runs."""
+    folder = build.source.folder / VENDOR_FOLDER
+    components = components_of(build.source.folder, f"{VENDOR_FOLDER}/requirements.txt")
+    return run_hatchling(build, folder, components, ["wheel"])
 
 
 def run_hatchling(

@@ -15,15 +15,12 @@ from typing import Any
 from rich.cells import set_cell_size
 from rich.console import Console
 
-from examples.demo.api import request
-from examples.demo.display import load_reports, print_result, watch
-from examples.demo.job import job_body
-from examples.demo.nodes import (
+from gateway.cli.demo.api import request
+from gateway.cli.demo.display import load_reports, print_result, watch
+from gateway.cli.demo.failure import DemoFailed
+from gateway.cli.demo.job import job_body
+from gateway.cli.demo.nodes import (
     BANK,
-    IMAGE,
-    ROOT,
-    VENDOR,
-    DemoFailed,
     NodeProcess,
     await_ready,
     configure,
@@ -33,7 +30,15 @@ from examples.demo.nodes import (
     stop,
     uninterrupted,
 )
-from examples.demo.partners import become_partners
+from gateway.cli.demo.partners import become_partners
+from gateway.cli.demo.vendor import (
+    EXAMPLES,
+    IS_INSTALLED,
+    VENDOR,
+    build_image,
+    vendor_command,
+    vendor_python,
+)
 from gateway.cli.language import t
 
 APPROVAL_TIMEOUT = 30.0  # seconds until a node knows of an approval
@@ -57,6 +62,7 @@ class Options:
     base_image: str = ""
     key_length: int = 2048
     closed: bool = False  # the partner has no open port
+    vendor_python: Path | None = None  # interpreter with the reference vendor
 
 
 def run(
@@ -72,10 +78,7 @@ def run(
     start_time = time.monotonic()
     with interruptible():
         nodes = prepare(options.directory.resolve())
-        if options.engine == "docker":
-            with console.status(t("building the reference vendor's image")):
-                _build_image(options)
-        configure(nodes, options.engine)
+        configure(nodes, options.engine, _provide_vendor(options, console))
         keep_nodes = False
         try:
             _start_nodes(nodes, console)
@@ -114,35 +117,29 @@ def _show_next_step(
         )
         _show(console, f"The nodes stay up. Stop them with: kill {pids}")
         return
-    _show(
-        console,
-        "next: make demo ARGS=--keep leaves both nodes up to try commands on; README.md sets up "
-        "your own",
-        highlight=False,
-    )
+    if IS_INSTALLED:
+        next_step = (
+            "next: bfia-gateway demo --keep leaves both nodes up to try commands on; bfia-gateway "
+            "docs first-node sets up your own"
+        )
+    else:
+        next_step = (
+            "next: make demo ARGS=--keep leaves both nodes up to try commands on; README.md sets "
+            "up your own"
+        )
+    _show(console, next_step, highlight=False)
 
 
 # ------------------------------------------------------------ image and nodes
 
 
-def _build_image(options: Options) -> None:
-    """Build the reference vendor's image. Raises `DemoFailed`."""
-    base = options.base_image or _default_base_image()
-    command = ["bash", str(VENDOR / "build_image.sh"), base, IMAGE, str(ROOT / ".venv-vendor")]
-    try:
-        build = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError as error:
-        raise DemoFailed(f"cannot build the image: {error}") from error
-    if build.returncode != 0:
-        output = (build.stdout + build.stderr)[-1500:]
-        raise DemoFailed(
-            f"cannot build the image from {base} (choose another with --base-image):\n{output}"
-        )
+def _provide_vendor(options: Options, console: Console) -> list[str]:
+    """Return the command of the reference vendor; none for Docker, for which its image is built."""
+    if options.engine != "docker":
+        return vendor_command(options.vendor_python)
+    with console.status(t("building the reference vendor's image")):
+        build_image(options.base_image or _default_base_image())
+    return []
 
 
 def _default_base_image() -> str:
@@ -373,11 +370,11 @@ def _share_datasets(
 def _data_files(options: Options) -> tuple[Path, Path]:
     """Return the tables of guest and host. Raises `DemoFailed` if credit data cannot be made."""
     if options.data == "breast":
-        folder = ROOT / "examples" / "data"
+        folder = EXAMPLES / "data"
         return folder / "breast_hetero_guest.csv", folder / "breast_hetero_host.csv"
     folder = options.directory.resolve() / "data"
-    python = ROOT / ".venv-vendor" / "bin" / "python"
-    script = ROOT / "examples" / "credit_data.py"
+    python = vendor_python(options.vendor_python)
+    script = EXAMPLES / "credit_data.py"
     command = [str(python), str(script), str(folder)]
     process = subprocess.run(
         command,

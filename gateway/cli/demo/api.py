@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from examples.demo.nodes import DemoFailed
+from gateway.cli.demo.failure import DemoFailed
 from gateway.cli.language import language_in_use
 
 

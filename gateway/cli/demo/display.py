@@ -11,8 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from examples.demo.api import request
-from examples.demo.nodes import BANK, PARTNER, DemoFailed, NodeProcess
+from gateway.cli.demo.api import request
+from gateway.cli.demo.failure import DemoFailed
+from gateway.cli.demo.nodes import BANK, PARTNER, NodeProcess
 from gateway.cli.language import t
 
 JOB_TIMEOUT = 600.0  # seconds
@@ -53,7 +54,7 @@ def _job_failure(
     failure = job.get("failure") or {}
     places = [str(failure[key]) for key in ("task", "role", "node") if failure.get(key)]
     where = " ".join(places)
-    logs = f"{bank.home.parent}/*/state/runs"
+    logs = bank.home.parent / "*" / "state" / "runs"
     return DemoFailed(
         f"the job ended as {job['outcome']} with {failure.get('reason')} ({where}), logs are "
         f"below {logs}: "

@@ -21,13 +21,12 @@ import yaml
 from engines.docker.sandboxes import sandbox_of
 from engines.files import remove, try_to_remove
 from engines.process.run_directory import RunDirectory
-from examples.demo.partners import Authority
+from gateway.cli.demo.failure import DemoFailed
+from gateway.cli.demo.partners import Authority
+from gateway.cli.demo.vendor import IMAGE, ROOT
 from gateway.cli.language import t
 from gateway.identity.keys import Keyring
 
-ROOT = Path(__file__).resolve().parents[2]
-VENDOR = ROOT / "examples" / "reference_vendor"
-IMAGE = "bfia-reference-vendor:1.0.0"
 BANK = "JG0100001100000010"
 PARTNER = "JG0100002200000020"
 NAMES = {BANK: "bank", PARTNER: "partner"}
@@ -38,10 +37,6 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 END_TIMEOUT = 15.0  # seconds for nodes, or for remaining runs, to end
 PAUSE = 0.05  # seconds between two looks at a process
 READY_TIMEOUT = 30.0  # seconds for a node to start
-
-
-class DemoFailed(Exception):
-    """The demo cannot continue; the text is the cause."""
 
 
 @dataclass
@@ -154,14 +149,17 @@ def _mark(home: Path) -> None:
 def configure(
     nodes: Sequence[NodeProcess],
     engine: str,
+    vendor_command: Sequence[str],
 ) -> None:
     """Write each node's settings, its key pair, and its certificate, which an authority of both
     signed.
+
+    ``vendor_command``: in place of the image, for the process engine.
     """
     authority = Authority()
     for node in nodes:
         files = authority.issue(node.home / "tls", node.node)
-        settings = _settings(node, engine, files)
+        settings = _settings(node, engine, vendor_command, files)
         node.config.write_text(
             yaml.safe_dump(settings, sort_keys=False),
             encoding="utf-8",
@@ -173,6 +171,7 @@ def configure(
 def _settings(
     node: NodeProcess,
     engine: str,
+    vendor_command: Sequence[str],
     files: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return a node's settings. ``files``: its certificate, key and authority."""
@@ -197,22 +196,12 @@ def _settings(
         "state_dir": "state",
         "engine": {
             "kind": engine,
-            "process": {"images": {IMAGE: {"command": _vendor_command()}}},
+            "process": {"images": {IMAGE: {"command": list(vendor_command)}}},
         },
         "route_table": {"file": "routes.yml"},
         "data": {"grants": "listed"},
         "trust": {"level": "permit"},
     }
-
-
-def _vendor_command() -> list[str]:
-    """Return the command that runs the reference vendor from its sources."""
-    python = ROOT / ".venv-vendor" / "bin" / "python"
-    program = (
-        f"import sys; sys.path.insert(0, {str(VENDOR)!r}); "
-        "from refvendor.__main__ import main; sys.exit(main())"
-    )
-    return [str(python), "-c", program]
 
 
 def _free_ports(count: int) -> list[int]:

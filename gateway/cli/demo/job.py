@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from examples.demo.nodes import BANK, PARTNER
+from gateway.cli.demo.nodes import BANK, PARTNER
 
 
 def job_body(key_length: int) -> dict[str, Any]:
