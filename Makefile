@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
 # for environments that have the requirements alone
 export PYTHONPATH := $(CURDIR)/clients/python
 
-.PHONY: help setup demo test test-scale test-fast check fmt docs site proto lock bench chaos clean
+.PHONY: help setup demo test test-scale test-fast check fmt docs site proto lock release bench chaos clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -70,7 +70,7 @@ test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done ## the suite; without Docker,
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
 	$(RUN) -m pytest -q -m "not scale" -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 
-test-scale: setup ## requirements at their full size: 100 jobs under Docker, tables of 5 GiB (12 GB of disk, minutes)
+test-scale: setup ## requirements at their full size: 100 jobs under Docker, tables of 5 GiB, a release from a fresh clone (12 GB of disk, minutes)
 	$(RUN) -m pytest -q -m scale -n 2 --durations=0 tests/scale tests/network $(ARGS)
 
 test-fast: setup ## what takes milliseconds, and whether texts, reasons and pages are complete: under a minute
@@ -99,6 +99,12 @@ site: setup $(SITE)/.done $(NODE_MODULES)/.done ## build the documentation as st
 
 bench: setup ## measure against bare containers, in one run
 	$(RUN) -m tools.bench $(ARGS)
+
+RELEASE := dist/release
+release: setup ## build a release from the last commit in dist/release, and with KEY=FILE sign and verify it (ARGS=--without-images)
+	rm -rf $(RELEASE)
+	$(RUN) -m tools.release build $(RELEASE) $(if $(KEY),--key $(KEY)) $(ARGS)
+	$(if $(KEY),$(RUN) -m tools.release verify $(RELEASE) --public-key $(KEY).pub)
 
 SEED ?= 1
 COUNT ?= 0

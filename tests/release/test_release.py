@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import tarfile
 
 import pytest
 
@@ -10,6 +11,7 @@ from tools.release import signatures
 from tools.release.__main__ import main
 from tools.release.artefacts import ReleaseError
 from tools.release.builders import build_release
+from tools.release.files import refuse_other_versions
 from tools.release.verify import problems_of
 
 
@@ -194,3 +196,28 @@ def test_a_key_is_private_and_never_overwritten(key):
     assert mode & 0o777 == 0o600
     with pytest.raises(ReleaseError, match="never overwritten"):
         signatures.make_key(key)
+
+
+def test_a_deployment_for_another_version_is_refused(tmp_path):
+    file = tmp_path / "compose" / "one-node.yml"
+    file.parent.mkdir()
+    file.write_text("image: ${GATEWAY_IMAGE:-bfia-gateway:0.0.9}\n")
+    with pytest.raises(ReleaseError, match=r"one-node\.yml names bfia-gateway:0\.0\.9"):
+        refuse_other_versions(file.parent, "0.1.0")
+
+
+def test_archives_have_the_files_for_clusters_and_the_documents(release):
+    names = names_in(release, "deployment")
+    assert "compose/kubernetes/gateway.yml" in names
+    assert "compose/.env.example" in names
+    assert "compose/images.txt" in names
+    names = names_in(release, "documents")
+    assert "docs/first-node.zh-CN.md" in names
+    assert "CHANGELOG.md" in names
+
+
+def names_in(release, kind):
+    (path,) = release.glob(f"bfia-gateway-*-{kind}.tar.gz")
+    root = path.name.removesuffix(".tar.gz")
+    with tarfile.open(path) as archive:
+        return {name.removeprefix(f"{root}/") for name in archive.getnames()}

@@ -2,11 +2,14 @@
 
 import argparse
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tools.release import signatures
 from tools.release.artefacts import ReleaseError
-from tools.release.builders import BUILDERS, WITHOUT_IMAGES, build_release
+from tools.release.builders import BUILDERS, ROOT, WITHOUT_IMAGES, build_release
+from tools.release.files import CHANGES
+from tools.release.tagging import date_changes, make_tag
 from tools.release.verify import problems_of
 
 DEFAULT_FOLDER = Path("dist/release")
@@ -47,6 +50,12 @@ def parse_options(words: list[str] | None) -> argparse.Namespace:
     key = commands.add_parser("key", help="make a key pair: FILE and FILE.pub")
     key.set_defaults(run=run_key)
     key.add_argument("file", type=Path)
+
+    day = commands.add_parser("date", help="give the newest section of CHANGELOG.md today's date")
+    day.set_defaults(run=run_date)
+
+    tag = commands.add_parser("tag", help="tag the current commit as a release; pushes nothing")
+    tag.set_defaults(run=run_tag)
     return parser.parse_args(words)
 
 
@@ -97,6 +106,20 @@ def run_key(options: argparse.Namespace) -> int:
     """Make a key pair."""
     signatures.make_key(options.file)
     print(f"wrote {options.file}, to be kept offline, and {options.file}.pub, to be published")
+    return 0
+
+
+def run_date(_options: argparse.Namespace) -> int:
+    """Date the list of changes."""
+    title = date_changes(ROOT, datetime.now(UTC).date())
+    print(f"{CHANGES}: {title}; commit it, then: python -m tools.release tag")
+    return 0
+
+
+def run_tag(_options: argparse.Namespace) -> int:
+    """Tag the current commit."""
+    tag = make_tag(ROOT)
+    print(f"made the tag {tag}; to publish it: git push origin {tag}")
     return 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tools.release.artefacts import Artefact, Build, Builder, ReleaseError
 from tools.release.checksums import write_checksums
+from tools.release.files import build_changes, build_deployment, build_documents
 from tools.release.packages import build_client, build_gateway, build_reference_vendor
 from tools.release.provenance import write_provenance
 from tools.release.sbom import write_sboms
@@ -22,7 +23,13 @@ PACKAGES: tuple[Builder, ...] = (
 )
 # Made from packages and from Debian's, in minutes.
 IMAGES: tuple[Builder, ...] = ()
-BUILDERS = (*PACKAGES, *IMAGES)
+# Made from the sources and the digests of images.
+FILES: tuple[Builder, ...] = (
+    build_deployment,
+    build_documents,
+    build_changes,
+)
+BUILDERS = (*PACKAGES, *IMAGES, *FILES)
 WITHOUT_IMAGES = tuple(builder for builder in BUILDERS if builder not in IMAGES)
 
 

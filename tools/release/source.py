@@ -30,16 +30,15 @@ def export(
         folder=folder,
         commit=commit,
         epoch=epoch,
-        version=version_of(folder),
+        version=version_in((folder / VERSION_FILE).read_text(encoding="utf-8")),
     )
 
 
-def version_of(folder: Path) -> str:
-    """Return the version in the sources. Raises `ReleaseError`."""
-    text = (folder / VERSION_FILE).read_text(encoding="utf-8")
+def version_in(text: str) -> str:
+    """Return the version that a module `version.py` gives. Raises `ReleaseError`."""
     match = VERSION_LINE.search(text)
     if match is None:
-        raise ReleaseError(f'{VERSION_FILE} has no line VERSION = "…"')
+        raise ReleaseError('version.py has no line VERSION = "…"')
     return match.group(1)
 
 

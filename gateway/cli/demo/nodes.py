@@ -176,6 +176,9 @@ def _settings(
 ) -> dict[str, Any]:
     """Return a node's settings. ``files``: its certificate, key and authority."""
     peer, container, operator = _free_ports(3)
+    images = {}
+    if vendor_command:
+        images[IMAGE] = {"command": list(vendor_command)}
     tls = {
         "certificate": files["certificate"],
         "key": files["key"],
@@ -196,7 +199,7 @@ def _settings(
         "state_dir": "state",
         "engine": {
             "kind": engine,
-            "process": {"images": {IMAGE: {"command": list(vendor_command)}}},
+            "process": {"images": images},
         },
         "route_table": {"file": "routes.yml"},
         "data": {"grants": "listed"},

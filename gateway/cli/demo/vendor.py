@@ -29,11 +29,8 @@ def vendor_command(python: Path | None) -> list[str]:
     not installed for it.
     """
     if python is None and not IS_INSTALLED:
-        program = (
-            f"import sys; sys.path.insert(0, {str(VENDOR)!r}); "
-            "from refvendor.__main__ import main; sys.exit(main())"
-        )
-        return [str(vendor_python(None)), "-c", program]
+        interpreter = vendor_python(None)
+        return ["env", f"PYTHONPATH={VENDOR}", str(interpreter), "-m", "refvendor"]
     interpreter = vendor_python(python)
     # The gateway's own process never runs vendor code.
     check = _run(str(interpreter), "-c", "import refvendor.__main__")

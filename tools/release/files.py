@@ -1,0 +1,109 @@
+"""Builders of the files that are no packages: deployment, documents and the list of changes."""
+
+import gzip
+import io
+import re
+import shutil
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tools.release.artefacts import Artefact, Build, ReleaseError
+
+CHANGES = "CHANGELOG.md"
+DOCUMENTS = (
+    "docs",
+    "README.md",
+    "README.zh-CN.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "LICENSE",
+    CHANGES,
+)
+IMAGE_TAG = re.compile(r"\bbfia-gateway:(\d[\w.-]*)")
+IMAGE_LIST = "images.txt"
+
+
+def build_deployment(build: Build) -> list[Artefact]:
+    """Pack the files for Compose, Kubernetes, Swarm, systemd and monitoring.
+
+    `images.txt` lists the digests of the release's images. Raises `ReleaseError` if a file names
+    another version of the image.
+    """
+    folder = build.source.folder
+    refuse_other_versions(folder / "compose", build.source.version)
+    image_list = folder / "compose" / IMAGE_LIST
+    image_list.write_text("".join(image_lines(build.artefacts)), encoding="utf-8")
+    return [pack(build, "deployment", ["compose", "LICENSE"])]
+
+
+def build_documents(build: Build) -> list[Artefact]:
+    """Pack the documents in both languages."""
+    return [pack(build, "documents", DOCUMENTS)]
+
+
+def build_changes(build: Build) -> list[Artefact]:
+    """Copy the list of changes, which people read before they install."""
+    path = build.output / CHANGES
+    shutil.copyfile(build.source.folder / CHANGES, path)
+    return [Artefact(path)]
+
+
+def refuse_other_versions(folder: Path, version: str) -> None:
+    """Raise `ReleaseError` if a file names an image of the gateway with another version."""
+    for path in files_below(folder):
+        for tag in IMAGE_TAG.findall(path.read_text(encoding="utf-8")):
+            if tag != version:
+                name = path.relative_to(folder.parent)
+                raise ReleaseError(f"{name} names bfia-gateway:{tag}; the version is {version}")
+
+
+def image_lines(artefacts: Iterable[Artefact]) -> Iterator[str]:
+    """Yield the digest and the file of each image."""
+    for artefact in artefacts:
+        if artefact.image_digest:
+            yield f"{artefact.image_digest}  {artefact.path.name}\n"
+
+
+def pack(
+    build: Build,
+    kind: str,
+    names: Sequence[str],
+) -> Artefact:
+    """Pack files and folders of the sources into a compressed archive."""
+    root = f"bfia-gateway-{build.source.version}-{kind}"
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name in names:
+            for path in files_below(build.source.folder / name):
+                member = Path(root) / path.relative_to(build.source.folder)
+                add_file(tar, path, str(member), build.source.epoch)
+    output = build.output / f"{root}.tar.gz"
+    compressed = gzip.compress(archive.getvalue(), mtime=build.source.epoch)
+    output.write_bytes(compressed)
+    return Artefact(output)
+
+
+def files_below(path: Path) -> list[Path]:
+    """Return the files of a folder in a fixed order; of a file, the file itself."""
+    if path.is_file():
+        return [path]
+    return sorted(entry for entry in path.rglob("*") if entry.is_file())
+
+
+def add_file(
+    tar: tarfile.TarFile,
+    path: Path,
+    name: str,
+    epoch: int,
+) -> None:
+    """Add a file to an archive without the machine's times, users and permissions."""
+    member = tarfile.TarInfo(name)
+    member.size = path.stat().st_size
+    member.mtime = epoch
+    member.mode = 0o644
+    if path.stat().st_mode & 0o100:
+        member.mode = 0o755
+    with path.open("rb") as file:
+        tar.addfile(member, file)
