@@ -131,6 +131,7 @@ def test_the_gateway_has_the_documented_extras():
         "parquet",
         "k8s",
         "pkcs11",
+        "postgres",
     }
 
 
