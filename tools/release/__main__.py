@@ -30,31 +30,84 @@ def parse_options(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    build = commands.add_parser("build", help="build all files of a release from a commit")
+    build = commands.add_parser(
+        "build",
+        help="build all files of a release from a commit",
+    )
     build.set_defaults(run=run_build)
-    build.add_argument("folder", type=Path, nargs="?", default=DEFAULT_FOLDER)
-    build.add_argument("--commit", default="HEAD", help="revision to build (default: HEAD)")
-    build.add_argument("--without-images", action="store_true", help="packages and files only")
-    build.add_argument("--key", type=Path, help="sign the release with this private key")
+    build.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        default=DEFAULT_FOLDER,
+    )
+    build.add_argument(
+        "--commit",
+        default="HEAD",
+        help="revision to build (default: HEAD)",
+    )
+    build.add_argument(
+        "--without-images",
+        action="store_true",
+        help="packages and files only",
+    )
+    build.add_argument(
+        "--key",
+        type=Path,
+        help="sign the release with this private key",
+    )
 
-    sign = commands.add_parser("sign", help="sign a release, also on a machine without a network")
+    sign = commands.add_parser(
+        "sign",
+        help="sign a release, also on a machine without a network",
+    )
     sign.set_defaults(run=run_sign)
-    sign.add_argument("folder", type=Path)
-    sign.add_argument("--key", type=Path, required=True, help="file with the private key")
+    sign.add_argument(
+        "folder",
+        type=Path,
+    )
+    sign.add_argument(
+        "--key",
+        type=Path,
+        required=True,
+        help="file with the private key",
+    )
 
-    verify = commands.add_parser("verify", help="check all files of a release, offline")
+    verify = commands.add_parser(
+        "verify",
+        help="check all files of a release, offline",
+    )
     verify.set_defaults(run=run_verify)
-    verify.add_argument("folder", type=Path)
-    verify.add_argument("--public-key", type=Path, help="file with the public key that you trust")
+    verify.add_argument(
+        "folder",
+        type=Path,
+    )
+    verify.add_argument(
+        "--public-key",
+        type=Path,
+        help="file with the public key that you trust",
+    )
 
-    key = commands.add_parser("key", help="make a key pair: FILE and FILE.pub")
+    key = commands.add_parser(
+        "key",
+        help="make a key pair: FILE and FILE.pub",
+    )
     key.set_defaults(run=run_key)
-    key.add_argument("file", type=Path)
+    key.add_argument(
+        "file",
+        type=Path,
+    )
 
-    day = commands.add_parser("date", help="give the newest section of CHANGELOG.md today's date")
+    day = commands.add_parser(
+        "date",
+        help="give the newest section of CHANGELOG.md today's date",
+    )
     day.set_defaults(run=run_date)
 
-    tag = commands.add_parser("tag", help="tag the current commit as a release; pushes nothing")
+    tag = commands.add_parser(
+        "tag",
+        help="tag the current commit as a release; pushes nothing",
+    )
     tag.set_defaults(run=run_tag)
     return parser.parse_args(words)
 

@@ -48,8 +48,18 @@ def signature_problems(folder: Path, public_key: bytes) -> Iterator[str]:
         yield f"{signatures.PUBLIC_KEY}: not the public key that you trust"
         return
     sums = f"{checksums.NAME} and {signatures.SIGNATURE}"
-    yield from signature_problem(sums, signatures.check_sums, folder, key)
-    yield from signature_problem(signatures.ENVELOPE, signatures.check_envelope, folder, key)
+    yield from signature_problem(
+        sums,
+        signatures.check_sums,
+        folder,
+        key,
+    )
+    yield from signature_problem(
+        signatures.ENVELOPE,
+        signatures.check_envelope,
+        folder,
+        key,
+    )
 
 
 def signature_problem(
