@@ -5,6 +5,7 @@ The bodies of peers are written from knowledge of the products; none was recorde
 
 import copy
 import re
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -187,6 +188,11 @@ ANSWERS = {
 }
 
 
+def has_received_stop(site, job_id):
+    """Return whether the peer has received the last request of a job, which follows its end."""
+    return any(request.target.endswith("/job/stop") for request in site.requests_about(job_id))
+
+
 @pytest.mark.parametrize("partner", PROFILES)
 def test_a_job_with_a_peer_of_each_dialect(site, partner):
     success, code, task_states = ANSWERS[partner]
@@ -196,6 +202,7 @@ def test_a_job_with_a_peer_of_each_dialect(site, partner):
     site.submit(spec)
     site.succeed(spec.job_id)
     job = site.wait_for_end(spec.job_id)
+    wait_for(partial(has_received_stop, site, spec.job_id))
 
     assert job.status is JobStatus.FINISHED
     assert job.outcome is Outcome.SUCCEEDED

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -37,6 +38,11 @@ def sent_requests(
     return [entry | entry["detail"] for entry in entries if entry["event"] == "request sent"]
 
 
+def stop_is_recorded(site, job_id):
+    """Return whether the last request of a job, which follows its end, is in the timeline."""
+    return any(entry["path"].endswith("/job/stop") for entry in sent_requests(site, job_id))
+
+
 def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site):
     site.peer.will(
         by_path(
@@ -56,6 +62,7 @@ def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site):
     site.submit(spec)
     site.succeed(spec.job_id)
     site.wait_for_end(spec.job_id)
+    wait_for(partial(stop_is_recorded, site, spec.job_id))
 
     received = site.requests_about(spec.job_id)
     sent = sent_requests(site, spec.job_id)
