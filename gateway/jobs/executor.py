@@ -254,8 +254,11 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def _record_exit(self, job_id: str, run_id: str) -> None:
         """Record the exit of a run's container, unless it is recorded already."""
         run = _run(self._store.local_jobs.get(job_id), run_id)
-        if run.exit is None:
-            self.record(job_id, self.probes.probe(run))
+        if run.exit is not None:
+            return
+        event = self.probes.probe(run)
+        with self._lanes.carrying_on():
+            self.record(job_id, event)
 
     def _on_away(self, engine: str) -> None:
         """Record the silence of an engine for all running containers of this gateway there.
@@ -430,7 +433,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 if isinstance(action, _AT_ENGINE):
                     seconds = time.monotonic() - start
                     self._hooks.observe(type(action).__name__.lower(), seconds)
-            self._record_events(local, action, events, calls)
+            with self._lanes.carrying_on():
+                self._record_events(local, action, events, calls)
 
     def _record_events(
         self,

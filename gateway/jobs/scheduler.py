@@ -264,13 +264,14 @@ class Scheduler(Shell[Job, Claimed]):
                 )
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
                 changes = self._change_by(messages.Refused(request, failure, self._clock()))
-            self._record_outcome(
-                job,
-                request,
-                changes,
-                calls,
-                succeeded=succeeded,
-            )
+            with self._lanes.carrying_on():
+                self._record_outcome(
+                    job,
+                    request,
+                    changes,
+                    calls,
+                    succeeded=succeeded,
+                )
 
     def _record_outcome(
         self,

@@ -1,6 +1,7 @@
 """A loop that advances keys, such as job ids, when they are due."""
 
 import heapq
+import math
 import threading
 import time
 from collections import Counter
@@ -71,7 +72,7 @@ class Loop:
         self._failures: Counter[str] = Counter()  # in a row, by key
         self._is_database_away = False  # whether the last regular query failed
         self._threads: list[threading.Thread] = []  # of the workers
-        self._waiting = 0  # workers that wait for work
+        self._waits: list[float] = []  # monotonic times at which the waiting workers wake
         self._query_time = 0.0  # monotonic time of the next regular query
         self._is_querying = False
         self._stopping = False
@@ -113,10 +114,8 @@ class Loop:
                 return
             self._wake_times[key] = wake_time
             heapq.heappush(self._heap, (wake_time, key))
-            if self._heap[0] == (wake_time, key):  # otherwise a worker wakes earlier anyway
-                self._condition.notify()
-            if self._threads and not self._waiting:
-                self._add_worker()
+            if self._threads:
+                self._have_one_waiting()
 
     def _seconds_until(self, at: datetime | None) -> float:
         """Return the seconds until a time; 0 for None and for a time that has passed."""
@@ -183,18 +182,17 @@ class Loop:
             while not self._stopping:
                 if self._is_query_due():
                     self._is_querying = True
+                    if self._waits:
+                        self._have_one_waiting()
                     return _QUERY
-                pause = self._pause()
-                if pause is None or pause > 0:
-                    self._wait(pause)
+                due_time = self._next_due_time()
+                if due_time > time.monotonic():
+                    self._wait(due_time)
                     continue
                 key = self._pop()
                 if key is None:
                     continue
-                if self._waiting:
-                    self._condition.notify()  # another worker takes the rest
-                else:
-                    self._add_worker()
+                self._have_one_waiting()
                 return key
         return None
 
@@ -202,28 +200,51 @@ class Loop:
         """Return whether it is time for the regular query, and no worker makes it."""
         return not self._is_querying and time.monotonic() >= self._query_time
 
-    def _pause(self) -> float | None:
-        """Return the seconds until a key or the regular query is due; None: a wake will tell."""
-        times = [wake_time for wake_time, _ in self._heap[:1]]
-        if not self._is_querying:
-            times.append(self._query_time)
-        if not times:
-            return None
-        return min(times) - time.monotonic()
+    def _next_due_time(self) -> float:
+        """Return when a key or the regular query is due; infinity: only a wake will tell.
 
-    def _wait(self, seconds: float | None) -> None:
-        """Wait for a wake, at most so many seconds; None: without a limit."""
-        self._waiting += 1
+        Drops the entries in front that were replaced, for which no worker needs to wake.
+        """
+        while self._heap and self._is_replaced(self._heap[0]):
+            heapq.heappop(self._heap)
+        due_time = math.inf
+        if self._heap:
+            due_time = self._heap[0][0]
+        if not self._is_querying:
+            due_time = min(due_time, self._query_time)
+        return due_time
+
+    def _is_replaced(self, entry: tuple[float, str]) -> bool:
+        """Return whether a later wake with an earlier time has replaced an entry of the heap."""
+        wake_time, key = entry
+        return self._wake_times.get(key) != wake_time
+
+    def _have_one_waiting(self) -> None:
+        """Have a worker wake when something is due next. Call it with the condition held.
+
+        Nothing is done if one wakes in time anyway: each wake costs a change of threads.
+        """
+        if not self._waits:
+            self._add_worker()
+        elif min(self._waits) > self._next_due_time():
+            self._condition.notify()
+
+    def _wait(self, due_time: float) -> None:
+        """Wait for a wake, or until this monotonic time unless another worker waits for it."""
+        seconds = None
+        wakes_at = math.inf
+        if due_time < min(self._waits, default=math.inf):
+            seconds = due_time - time.monotonic()
+            wakes_at = due_time
+        self._waits.append(wakes_at)
         try:
             self._condition.wait(seconds)
         finally:
-            self._waiting -= 1
+            self._waits.remove(wakes_at)
 
     def _pop(self) -> str | None:
-        """Take the first entry of the heap; return its key, None if it cannot be advanced now."""
-        wake_time, key = heapq.heappop(self._heap)
-        if self._wake_times.get(key) != wake_time:
-            return None  # a later wake with an earlier time replaced this entry
+        """Take the first key of the heap; return it, or None if it is being advanced now."""
+        _, key = heapq.heappop(self._heap)
         del self._wake_times[key]
         if key in self._busy:
             self._wake_again.add(key)

@@ -241,6 +241,21 @@ def test_an_outage_of_the_database_is_two_lines_without_a_trace():
     assert [line["log_level"] for line in lines] == ["warning", "info"]
 
 
+def test_a_later_wake_wakes_no_waiting_worker():
+    """Each wake costs two changes of threads."""
+    soon = datetime.now(UTC) + timedelta(seconds=NO_TICK / 2)
+
+    with running_loop(lambda key: None) as loop:
+        wait_for(lambda: len(loop._condition._waiters) == 1)
+        waiters = set(loop._condition._waiters)
+        loop.wake("first", soon + timedelta(seconds=NO_TICK))
+        loop.wake("second", soon + timedelta(seconds=NO_TICK * 2))
+        assert set(loop._condition._waiters) == waiters
+
+        loop.wake("first", soon)
+        wait_for(lambda: loop._condition._waiters and waiters.isdisjoint(loop._condition._waiters))
+
+
 # ------------------------------------------------------------ lanes
 
 
@@ -258,6 +273,96 @@ def test_a_thread_of_a_lane_ends_without_work_and_work_starts_another():
         assert is_done.wait(LONG)
         wait_for(lambda: not threads_named("lane-quiet"))
     lanes.close()
+
+
+@pytest.mark.parametrize(
+    ("first_lane", "is_last_step", "same_thread"),
+    [
+        ("peer", True, True),
+        ("own", False, True),  # calls to this node itself never wait
+        ("peer", False, False),  # the work may go on with a call that takes long
+    ],
+    ids=["last step", "of this node", "in the middle"],
+)
+def test_a_thread_does_what_its_last_step_submits(first_lane, is_last_step, same_thread):
+    lanes = Lanes(own_lane="own")
+    threads = {}
+    done = [threading.Event() for _ in range(3)]
+
+    def note(number):
+        threads[number] = threading.current_thread()
+        done[number].set()
+
+    def submit_others():
+        for number in (1, 2):
+            lanes.submit(f"lane {number}", partial(note, number))
+
+    def work():
+        note(0)
+        if not is_last_step:
+            submit_others()
+            assert done[2].wait(LONG)  # another thread does the second one meanwhile
+            assert done[1].is_set() or same_thread
+            return
+        with lanes.carrying_on():
+            submit_others()
+        assert done[2].wait(LONG)
+
+    lanes.submit(first_lane, work)
+    wait_all(done)
+    lanes.close()
+
+    assert (threads[1] is threads[0]) is same_thread
+    assert threads[2] is not threads[0]
+
+
+def test_a_thread_that_went_to_a_hung_lane_is_replaced():
+    lanes = Lanes(threads=2)
+    release = threading.Event()
+    hung = [threading.Event() for _ in range(2)]
+    is_done = threading.Event()
+
+    def hang(has_begun):
+        has_begun.set()
+        release.wait(LONG)
+
+    def work(number):
+        with lanes.carrying_on():
+            lanes.submit("hung", partial(hang, hung[number]), f"job {number}")
+
+    for number in range(2):
+        lanes.submit("well", partial(work, number), f"job {number}")
+    wait_all(hung)
+    lanes.submit("well", is_done.set)
+
+    assert is_done.wait(LONG)
+    release.set()
+    lanes.close()
+
+
+def test_work_carried_on_waits_for_a_thread_of_its_lane():
+    lanes = Lanes(threads=2)
+    release = threading.Event()
+    concurrency = Concurrency()
+    done = [threading.Event() for _ in range(4)]
+
+    def hang(is_done):
+        with concurrency.call():
+            release.wait(LONG)
+        is_done.set()
+
+    def work(number):
+        with lanes.carrying_on():
+            lanes.submit("hung", partial(hang, done[number]), f"job {number}")
+
+    for number in range(4):
+        lanes.submit("well", partial(work, number), f"job {number}")
+    wait_for(lambda: concurrency.most == 2)
+    release.set()
+    wait_all(done)
+    lanes.close()
+
+    assert concurrency.most == 2
 
 
 @contextmanager
