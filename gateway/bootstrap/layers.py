@@ -12,7 +12,8 @@ from starlette.types import ASGIApp, Scope
 from adapter.bfia import envelope, relay, requests
 from adapter.bfia.channel.codec import read_ends
 from adapter.bfia.channel.peers import HANDED_ON
-from adapter.bfia.control_sealing import with_sealed_responses
+from adapter.bfia.control_sealing import is_sealed, with_sealed_responses
+from adapter.bfia.paths import JOB_AUDIT, NODE, SCHEDULE
 from adapter.bfia.requests import check_sender_first
 from gateway.auth import Access
 from gateway.bootstrap.foundation import Foundation, Registries
@@ -20,6 +21,7 @@ from gateway.bootstrap.peer_services import PeerServices
 from gateway.config.schema import Settings
 from gateway.config.secrets import admin_token
 from gateway.http.app import from_browser, from_elsewhere, without_foreign
+from gateway.http.exchanges import NotingExchanges
 from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
 from gateway.http.peers import (
     PeerIdentity,
@@ -130,7 +132,7 @@ def _inner_peer_layers(
     """Return the layers of the peers' listener that need the sender's identity.
 
     From the outermost to the innermost, they are the quotas, the relay, the record of refusals, the
-    signatures of responses, and their seals.
+    signatures of responses, their seals, and the notes for a rehearsed upgrade.
     """
     settings = services.settings
     routes = services.registries.routes
@@ -147,6 +149,12 @@ def _inner_peer_layers(
         unproven=services.refusals(),
     )
     return [
+        partial(
+            NotingExchanges,
+            sender=partial(_noted_partner, peers.peer_table.accepts),
+            note=peers.exchanges.add,
+            clock=services.foundation.clock,
+        ),
         with_sealed_responses,
         # Signs the responses of this node's paths. Refusals by layers further out are not signed.
         partial(
@@ -176,6 +184,21 @@ def _inner_peer_layers(
         ),
         partial(with_quota, per_minute=OPEN_PER_MINUTE, sender=_open_quota_name),
     ]
+
+
+def _noted_partner(
+    accepts: Callable[[str], bool],
+    scope: Scope,
+) -> str:
+    """Return the partner that a request between nodes comes from; empty for all other requests.
+
+    Messages of the channel and sealed requests are not noted.
+    """
+    is_control = scope["path"].startswith((f"{SCHEDULE}/", f"{JOB_AUDIT}/", f"{NODE}/"))
+    sender = _claimed_sender(scope)
+    if is_control and accepts(sender) and not is_sealed(Request(scope)):
+        return sender
+    return ""
 
 
 def _quota_name(

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import structlog
 from starlette.types import ASGIApp
@@ -92,6 +93,8 @@ class Gateway:
         services.scheduling.drain.close()
         services.peers.outages.close()
         services.chores.stop()
+        with suppress(OSError):
+            services.peers.exchanges.save()
         services.partners.applications.loop.stop()
         services.registries.webhooks.stop()
         services.engines.capacities.loop.stop()

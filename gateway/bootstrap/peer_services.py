@@ -20,6 +20,7 @@ from gateway.domain.job import Job
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import SigningFailed
+from gateway.http.exchange_book import FOLDER, ExchangeBook
 from gateway.identity.audit_head import HeadFile
 from gateway.identity.keys import Keyring
 from gateway.identity.sealing_keys import SealingKeyFile
@@ -57,6 +58,7 @@ class PeerServices:
     seals: Seals  # of messages to other nodes, and from them
     outages: Outages
     links: Links  # connections that nodes without an open port keep
+    exchanges: ExchangeBook  # the last requests of each partner, for a rehearsed upgrade
 
 
 def build_peer_services(
@@ -145,6 +147,7 @@ def build_peer_services(
             partial(_resume_calls, late),
         ),
         links=links,
+        exchanges=ExchangeBook(settings.state_dir / FOLDER),
     )
 
 

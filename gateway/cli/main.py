@@ -354,6 +354,11 @@ app.add_typer(backup.commands)
 app.add_typer(secret_files.commands)
 app.add_typer(documents.commands)
 _add_group(
+    "upgrade",
+    "Find out whether partners would notice a new version.",
+    loaded_from("upgrade"),
+)
+_add_group(
     "token",
     "Who may use the operator listener, and in which role.",
     loaded_from("access", app_name="tokens"),

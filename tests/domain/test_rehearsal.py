@@ -1,0 +1,109 @@
+"""What a rehearsed upgrade keeps of an exchange, and what it counts as a difference."""
+
+import pytest
+
+from gateway.diagnostics.rehearsal import Played, changes, shape
+from gateway.http.exchange_book import (
+    KINDS,
+    MAX_BODY,
+    ExchangeBook,
+    RawExchange,
+    kept_exchanges,
+    masked,
+)
+
+
+def a_raw_exchange(**fields):
+    values = {
+        "partner": "JG-one/two",
+        "method": "POST",
+        "path": "/v1/interconn/schedule/job/create",
+        "query": "",
+        "headers": {"content-type": "application/json", "x-node-id": "JG-one/two", "x-sign": "s"},
+        "request": b'{"job_id": "j1", "secret": "s", "n": 17}',
+        "status": 200,
+        "response": b'{"code": 0, "msg": "success"}',
+        "at": "2026-11-29T10:00:00+00:00",
+    }
+    return RawExchange(**{**values, **fields})
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ({"job_id": "j1", "code": 13}, {"job_id": "j1", "code": 13}),
+        ({"password": "p", "rate": 0.3, "n": 7}, {"password": "x", "rate": 1.0, "n": 1}),
+        ({"ok": True, "none": None, "empty": []}, {"ok": True, "none": None, "empty": []}),
+        ({"dag": {"components": [{"name": "psi"}]}}, {"dag": {"components": [{"name": "psi"}]}}),
+        ({"task_params": {"t": {"id": "id"}}}, {"task_params": {"t": {"id": "x"}}}),
+        ({"dag": {"task_params": {"a": "b"}}}, {"dag": {"task_params": {"a": "x"}}}),
+    ],
+)  # fmt: skip
+def test_values_are_masked_and_the_form_stays(value, kept):
+    assert masked(value) == kept
+
+
+def test_an_exchange_is_written_without_its_values(tmp_path):
+    book = ExchangeBook(tmp_path / "exchanges")
+    book.add(a_raw_exchange())
+
+    book.save()
+
+    (exchange,) = kept_exchanges(tmp_path / "exchanges")
+    assert exchange.partner == "JG-one/two"
+    assert exchange.request == {"job_id": "j1", "secret": "x", "n": 1}
+    assert exchange.response == {"code": 0, "msg": "x"}
+    assert exchange.headers["x-sign"] == "x"
+    assert exchange.headers["x-node-id"] == "JG-one/two"
+
+
+def test_the_last_of_each_kind_is_kept_and_only_so_many(tmp_path):
+    book = ExchangeBook(tmp_path / "exchanges")
+    for number in range(KINDS + 5):
+        moment = f"2026-11-29T10:00:{number:02}+00:00"
+        book.add(a_raw_exchange(path=f"/p{number}", at=moment))
+        book.add(a_raw_exchange(path=f"/p{number}", at=moment, status=500))
+        book.save()
+
+    exchanges = kept_exchanges(tmp_path / "exchanges")
+
+    assert len(exchanges) == KINDS
+    assert {exchange.path for exchange in exchanges} == {f"/p{n}" for n in range(15, 25)}
+    assert exchanges[-1].at > exchanges[0].at
+
+
+def test_bodies_that_are_no_json_are_not_kept(tmp_path):
+    book = ExchangeBook(tmp_path / "exchanges")
+    book.add(a_raw_exchange(request=b"\xff" * MAX_BODY))
+
+    book.save()
+
+    assert kept_exchanges(tmp_path / "exchanges") == []
+
+
+def test_a_damaged_file_counts_as_empty(tmp_path):
+    (tmp_path / "JG.json").write_text("[{")
+
+    assert kept_exchanges(tmp_path) == []
+
+
+def played(body, status=200):
+    return Played(status, body.get("code"), shape(body))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "texts"),
+    [
+        ({"code": 0, "data": {"a": 1}}, {"code": 0, "data": {"a": 2, "b": "new"}}, []),
+        ({"code": 0}, {"code": 3}, ["code 3 instead of 0"]),
+        ({"data": {"a": 1}}, {"data": {}}, ["data.a is missing"]),
+        ({"data": [{"a": 1}]}, {"data": [{"a": "1"}]}, ["data[].a is a text instead of a number"]),
+        ({"a": None}, {"a": "text"}, []),
+    ],
+)
+def test_what_a_caller_would_notice_is_a_difference(before, after, texts):
+    assert changes(played(before), played(after)) == texts
+
+
+def test_another_status_is_a_difference():
+    assert changes(played({}), played({}, status=500)) == ["status 500 instead of 200"]
