@@ -71,7 +71,7 @@ test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done ## the suite; without Docker,
 	$(RUN) -m pytest -q -m "not scale" -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 
 test-scale: setup ## requirements at their full size: 100 jobs under Docker, tables of 5 GiB, a release from a fresh clone (12 GB of disk, minutes)
-	$(RUN) -m pytest -q -m scale -n 2 --durations=0 tests/scale tests/network $(ARGS)
+	$(RUN) -m pytest -q -m scale -n 2 --dist loadgroup --durations=0 tests/scale tests/network $(ARGS)
 
 test-fast: setup ## what takes milliseconds, and whether texts, reasons and pages are complete: under a minute
 	$(RUN) -m pytest -q -m "not slow and not docker and not mariadb" tests/domain tests/registry tests/routes tests/store \

@@ -400,7 +400,9 @@ def stat(pid: int) -> list[str] | None:
     bracket counts.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        # The first thread's file has the same fields; qemu-user makes up /proc/<pid>/stat for a
+        # process that reads its own.
+        with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode("ascii").split()
     except (FileNotFoundError, ProcessLookupError):
         return None

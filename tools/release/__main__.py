@@ -1,6 +1,8 @@
 """``python -m tools.release``: builds, signs and checks a release; see docs/release.md."""
 
 import argparse
+import json
+import platform
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +11,8 @@ from tools.release import signatures
 from tools.release.artefacts import ReleaseError
 from tools.release.builders import BUILDERS, ROOT, WITHOUT_IMAGES, build_release
 from tools.release.files import CHANGES
+from tools.release.images.debian import ARCHITECTURES
+from tools.release.images.machine_trial import try_image
 from tools.release.tagging import date_changes, make_tag
 from tools.release.verify import problems_of
 
@@ -88,6 +92,21 @@ def parse_options(words: list[str] | None) -> argparse.Namespace:
         help="file with the public key that you trust",
     )
 
+    check = commands.add_parser(
+        "check",
+        help="run a node with a job in the gateway's image",
+    )
+    check.set_defaults(run=run_check)
+    check.add_argument(
+        "folder",
+        type=Path,
+    )
+    check.add_argument(
+        "--arch",
+        choices=sorted(ARCHITECTURES),
+        default=platform.machine(),
+    )
+
     key = commands.add_parser(
         "key",
         help="make a key pair: FILE and FILE.pub",
@@ -152,6 +171,16 @@ def run_verify(options: argparse.Namespace) -> int:
     print_key(options.folder)
     if not public_key:
         print("compare this key with the one that its maker published, or give --public-key")
+    return 0
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """Try the gateway's image of a release, also of another machine; print the result."""
+    images = sorted(options.folder.glob(f"bfia-gateway-image-*-{options.arch}.tar"))
+    if not images:
+        raise ReleaseError(f"{options.folder} has no image of the gateway for {options.arch}")
+    for image in images:
+        print(json.dumps(try_image(image, options.arch)))
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tools.release.artefacts import Artefact, Build, Builder, ReleaseError
 from tools.release.checksums import write_checksums
 from tools.release.files import build_changes, build_deployment, build_documents
+from tools.release.machines import build_aarch64, build_x86_64
 from tools.release.packages import build_client, build_gateway, build_reference_vendor
 from tools.release.provenance import write_provenance
 from tools.release.sbom import write_sboms
@@ -22,7 +23,10 @@ PACKAGES: tuple[Builder, ...] = (
     build_reference_vendor,
 )
 # Made from packages and from Debian's, in minutes.
-IMAGES: tuple[Builder, ...] = ()
+IMAGES: tuple[Builder, ...] = (
+    build_x86_64,
+    build_aarch64,
+)
 # Made from the sources and the digests of images.
 FILES: tuple[Builder, ...] = (
     build_deployment,

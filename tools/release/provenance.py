@@ -16,7 +16,15 @@ BUILD_TYPE = "urn:bfia-gateway:release-build:1"
 BUILDER = "urn:bfia-gateway:tools.release"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 # Files of the sources that fix what goes into artefacts and what builds them.
-MATERIALS = ("requirements/dev.txt", "requirements/gateway-all.txt", "pyproject.toml")
+MATERIALS = (
+    "requirements/dev.txt",
+    "requirements/gateway-all.txt",
+    "examples/reference_vendor/requirements.txt",
+    "tools/release/bundle/pip.txt",
+    "tools/release/images/debian-amd64.lock",
+    "tools/release/images/debian-arm64.lock",
+    "pyproject.toml",
+)
 
 
 def write_provenance(source: Source, folder: Path) -> None:

@@ -1,0 +1,357 @@
+"""The release on machines: its image in Docker, and its bundle without a network."""
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.e2e.nodes import wait_for
+from tools.release.builders import build_release
+from tools.release.images.dependencies import download_wheels
+from tools.release.images.trial import NODE
+from tools.release.machines import build_x86_64
+from tools.release.packages import build_gateway, build_reference_vendor
+from tools.release.source import export
+
+pytestmark = [
+    pytest.mark.scale,
+    pytest.mark.docker,
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILDERS = (build_gateway, build_reference_vendor, build_x86_64)
+FORMER = "648138eb"  # the commit whose database is upgraded
+FORMER_SCHEMA = "0020_gpus"
+# Debian's useradd with its libraries, which the tests' small image lacks.
+USERADD = (
+    "passwd libaudit1 libcap-ng0 libpam0g libpam-modules libselinux1 libpcre2-8-0 libsemanage2 "
+    "libsemanage-common libsepol2 libacl1 libattr1"
+)
+
+
+def run(*command, **options):
+    """Run a command; return its output. Fails with all of it."""
+    process = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
+    assert process.returncode == 0, process.stdout[-8000:]
+    return process.stdout
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    """The files for x86_64 of the last commit."""
+    folder = tmp_path_factory.mktemp("release")
+    build_release(folder, "HEAD", BUILDERS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(release, tmp_path_factory):
+    """The folder of the unpacked bundle."""
+    folder = tmp_path_factory.mktemp("bundle")
+    (file,) = release.glob("bfia-gateway-0*-x86_64.tar.gz")
+    with tarfile.open(file) as archive:
+        archive.extractall(folder, filter="tar")
+    (unpacked,) = folder.iterdir()
+    return unpacked
+
+
+@pytest.fixture(scope="module")
+def former(tmp_path_factory):
+    """The former version: its wheel, and the wheels of its lock."""
+    folder = tmp_path_factory.mktemp("former")
+    source = export(
+        ROOT,
+        FORMER,
+        folder / "source",
+    )
+    lock = source.folder / "requirements" / "gateway.txt"
+    download_wheels(lock, "x86_64", folder / "wheels")
+    command = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+    ]
+    run(
+        *command,
+        "--directory",
+        str(folder / "wheels"),
+        cwd=source.folder,
+    )
+    lock.rename(folder / "requirements.txt")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """The name of an image that plays a small machine with Python 3.11."""
+    name = f"bfia-machine:{uuid4().hex[:12]}"
+    work = tmp_path_factory.mktemp("machine")
+    run(
+        "bash",
+        str(ROOT / ".ci" / "mkbase.sh"),
+        str(work),
+        name,
+        *USERADD.split(),
+    )
+    yield name
+    run(
+        "docker",
+        "image",
+        "rm",
+        "--force",
+        name,
+    )
+
+
+@pytest.fixture(scope="module")
+def image(release):
+    """The gateway's image, loaded into Docker under a name of its own."""
+    (file,) = release.glob("bfia-gateway-image-*-x86_64.tar")
+    name = f"bfia-release:{uuid4().hex[:12]}"
+    with tarfile.open(file) as archive:
+        (description,) = json.load(archive.extractfile("manifest.json"))
+    digest = description["Config"].rpartition("/")[2]
+    run(
+        "docker",
+        "load",
+        "--quiet",
+        "--input",
+        str(file),
+    )
+    run("docker", "tag", f"sha256:{digest}", name)
+    yield name
+    run(
+        "docker",
+        "image",
+        "rm",
+        "--force",
+        name,
+    )
+
+
+def inside(machine, word, folders):
+    """Run a part of `inside_machine` without a network; return its result."""
+    mounts = []
+    for source, target in folders.items():
+        mounts += ["--volume", f"{source}:{target}:ro"]
+    script = ROOT / "tests" / "scale" / "inside_machine.py"
+    output = run(
+        *(
+            "docker",
+            "run",
+            "--rm",
+            "--init",
+            "--network",
+            "none",
+            *mounts,
+        ),
+        *(
+            "--volume",
+            f"{script}:/inside.py:ro",
+            machine,
+            "python3.11",
+            "/inside.py",
+            word,
+        ),
+    )
+    return json.loads(output.splitlines()[-1])
+
+
+def test_a_second_build_gives_the_same_bytes(release, tmp_path):
+    build_release(tmp_path / "again", "HEAD", BUILDERS)
+
+    for file in release.iterdir():
+        again = tmp_path / "again" / file.name
+        assert again.read_bytes() == file.read_bytes(), file.name
+
+
+def test_the_image_runs_a_job_with_a_read_only_root(image):
+    trial = ROOT / "tools" / "release" / "images" / "trial.py"
+    output = run(
+        *(
+            "docker",
+            "run",
+            "--rm",
+            "--read-only",
+            "--tmpfs",
+            "/tmp",
+            "--network",
+            "none",
+        ),
+        *(
+            "--cap-drop",
+            "ALL",
+            "--security-opt",
+            "no-new-privileges:true",
+        ),
+        *(
+            "--volume",
+            f"{trial}:/trial.py:ro",
+            "--volume",
+            f"{ROOT}/examples:/examples:ro",
+        ),
+        *(
+            "--entrypoint",
+            "python3",
+            image,
+            "/trial.py",
+            "/examples",
+            "/var/lib/bfia/state",
+        ),
+    )
+    result = json.loads(output.splitlines()[-1])
+
+    assert result["job"]["outcome"] == "SUCCEEDED"
+    assert result["job"]["counts"]["guest.0"] == {
+        "rows": 3,
+        "peer_rows": 5,
+    }
+    assert "failed" not in result["doctor"]
+
+
+def test_the_image_serves_and_is_healthy_as_a_user_of_its_own(image):
+    name = f"bfia-release-{uuid4().hex[:12]}"
+    volumes = []
+    for folder in (
+        "/etc/bfia",
+        "/var/lib/bfia/state",
+        "/var/lib/bfia/storage",
+    ):
+        volumes += ["--volume", f"{name}{folder.replace('/', '-')}:{folder}"]
+    options = [
+        "--read-only",
+        "--network",
+        "none",
+        *volumes,
+    ]
+    init = [
+        "init",
+        "--node",
+        NODE,
+        "--output",
+        "/etc/bfia/node.yml",
+        "--engine",
+        "process",
+    ]
+    try:
+        run(
+            "docker",
+            "run",
+            "--rm",
+            *options,
+            image,
+            *init,
+        )
+        run(
+            "docker",
+            "run",
+            "--detach",
+            "--name",
+            name,
+            *options,
+            image,
+        )
+
+        def is_healthy():
+            return health(name) == "healthy"
+
+        wait_for(
+            is_healthy,
+            about="the image is healthy",
+            seconds=180,
+        )
+        assert (
+            run(
+                "docker",
+                "exec",
+                name,
+                "id",
+                "-u",
+            ).strip()
+            == "10001"
+        )
+    finally:
+        run("docker", "rm", "--force", name)
+        names = [volume.partition(":")[0] for volume in volumes[1::2]]
+        run(
+            "docker",
+            "volume",
+            "rm",
+            "--force",
+            *names,
+        )
+
+
+def health(name):
+    return run(
+        "docker",
+        "inspect",
+        "--format",
+        "{{.State.Health.Status}}",
+        name,
+    ).strip()
+
+
+def test_the_bundle_installs_without_a_network_up_to_the_demos_result(machine, bundle):
+    result = inside(
+        machine,
+        "install",
+        {bundle: "/bundle"},
+    )
+
+    assert result == {
+        "again": True,
+        "demo": True,
+        "user": "bfia",
+        "data_stay": True,
+        "programs_stay": False,
+    }
+
+
+def test_a_former_version_is_upgraded_and_rolled_back(machine, bundle, former):
+    folders = {
+        bundle: "/bundle",
+        former: "/old",
+        ROOT / "examples": "/examples",
+        ROOT / "tools" / "release" / "images" / "trial.py": "/trial.py",
+    }
+    result = inside(machine, "upgrade", folders)
+    newest = result["after"]["schema"]
+
+    assert newest > FORMER_SCHEMA
+    assert [
+        result[step]["schema"]
+        for step in (
+            "before",
+            "after",
+            "back",
+            "finally",
+        )
+    ] == [
+        FORMER_SCHEMA,
+        newest,
+        FORMER_SCHEMA,
+        newest,
+    ]
+    for step in (
+        "before",
+        "after",
+        "back",
+        "finally",
+    ):
+        assert result[step]["outcomes"] == ["SUCCEEDED"], step
+    assert "is installed already" in result["again"]
+    assert result["kept"] == 1

@@ -1,0 +1,1 @@
+"""OCI images of Debian's packages and wheels, made without a daemon or a registry."""
