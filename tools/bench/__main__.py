@@ -18,6 +18,7 @@ from tools.bench import (  # noqa: F401
     flame,
     hostile,
     idle,
+    line,
     load_parts,
     party_parts,
     readme,
@@ -41,6 +42,7 @@ _DESCRIPTIONS = {
     "flame": "the flame graph of a job, drawn into docs/images/flame.svg",
     "channel": "messages between nodes by HTTP, against a bare relay",
     "links": "the same by HTTP, gRPC and mutual TLS, up to 1 GiB",
+    "line": "a line of 100 ms, with losses, against a bare TCP stream (root)",
     "sealing": "sealed messages, against unsealed ones",
     "training": "the channel's part in trainings",
     "idle": "memory by package and threads of an idle node, beside FATE-Flow's server",
@@ -136,6 +138,12 @@ def parse_options() -> argparse.Namespace:
         nargs="+",
         default=_SOAKED_JOBS,
         help="jobs in progress of that part",
+    )
+    parser.add_argument(
+        "--line-mib",
+        type=int,
+        default=32,
+        help="size of the long messages over the long line; try 256",
     )
     parser.add_argument(
         "--rows",

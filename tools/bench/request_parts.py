@@ -244,7 +244,7 @@ def _channel_ends(
             channels.bare_relay(link, folder) as floor,
             two_nodes(engine, connect=connect, limits=limits) as nodes,
         ):
-            yield _start_job(nodes, folder), floor, nodes
+            yield start_job(nodes, folder), floor, nodes
 
 
 def measure_sealing(options: argparse.Namespace) -> None:
@@ -254,7 +254,7 @@ def measure_sealing(options: argparse.Namespace) -> None:
         program = str(Path(__file__).with_name("staying.py"))
         engine = process_engine(sys.executable, program, name)
         with two_nodes(engine) as nodes:
-            ends = _start_job(nodes, folder)
+            ends = start_job(nodes, folder)
             rows = []
             for label, (size, times, turns) in _SEALED_MESSAGES.items():
                 sealed, unsealed = channels.sealing_medians(
@@ -273,7 +273,7 @@ def measure_sealing(options: argparse.Namespace) -> None:
 PARTS["sealing"] = measure_sealing
 
 
-def _start_job(
+def start_job(
     nodes: tuple[Node, Node],
     folder: Path,
 ) -> channels.Ends:
