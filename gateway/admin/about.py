@@ -20,18 +20,26 @@ from gateway.data.remote import Remote
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound, StorageFailed, near
 from gateway.http.listening_file import serving
-from gateway.identity.invitations import digits_of, parse_invitation, sealing_between, six_words
+from gateway.identity.invitations import (
+    digits_of,
+    parse_invitation,
+    sealing_between,
+    six_words,
+    way_between,
+)
 from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.language import catalogue
 from gateway.ports import Clock
 from route_table import certificates
 from route_table.live import LiveRoutes
+from route_table.model import link_url
 
 _Address = Annotated[
     str,
     Query(
         max_length=500,
-        description="where the partner reaches this node; default: listen.peer.advertise",
+        description="where the partner reaches this node; default: listen.peer.advertise; "
+        "link://, followed by this node's id, if this node dials the partner",
     ),
 ]
 _INVITATION_EXAMPLE = {
@@ -54,7 +62,8 @@ class Invited(Input):
     address: str = Field(
         default="",
         max_length=500,
-        description="Where the partner reaches this node; default: listen.peer.advertise.",
+        description="Where the partner reaches this node; default: listen.peer.advertise; "
+        "link://, followed by this node's id, if this node dials the partner.",
     )
 
 
@@ -164,6 +173,7 @@ def words(
     invitation_here = _own_invitation(services.settings, body.address)
     partner = parse_invitation(body.invitation, invitation_here["node"])
     shared_words = six_words(invitation_here, partner)
+    way = way_between(invitation_here, partner)
     table = services.routes.table
     return Reply(
         {
@@ -171,6 +181,7 @@ def words(
             "words": shared_words,
             "digits": digits_of(shared_words),
             "sealing": sealing_between(invitation_here, partner),
+            "way": way,
             "version": table.version,
             "has_route": partner["node"] in table.routes,
         }
@@ -245,7 +256,8 @@ def _own_invitation(settings: Settings, address: str) -> dict[str, Any]:
     Raises `Invalid` without a usable address, `NotFound` without a key pair.
     """
     address = address or str(settings.listen.peer.advertise or "")
-    if not address.lower().startswith(("http://", "https://")):
+    is_usable = address.lower().startswith(("http://", "https://"))
+    if not is_usable and address != link_url(settings.node.id):
         rule = "must be where the partner reaches this node, with https:// or http://"
         raise Invalid([Problem("address", rule, address[:200])])
     keys = statement_keys_of(settings).for_partners

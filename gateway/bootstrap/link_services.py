@@ -70,14 +70,9 @@ def _dial_parts(services: Services) -> DialParts:
     )
 
 
-def _sharing(services: Services) -> Sharing | None:
-    """Return the sharing of links with the node's other gateways.
-
-    None with an SQLite database, as the node then has one gateway.
-    """
+def _sharing(services: Services) -> Sharing:
+    """Return the sharing of links with the node's other gateways, and with `doctor`."""
     foundation = services.foundation
-    if foundation.lock is not None:
-        return None
     routes = services.registries.routes
     parts = SharingParts(
         node=foundation.settings.node.id,
@@ -86,6 +81,7 @@ def _sharing(services: Services) -> Sharing | None:
         route_to=services.peers.peer_table.route_here,
         ways=_WAYS,
         clock=foundation.clock,
+        is_alone=foundation.lock is not None,
     )
     board = SqlLinkBoard(foundation.store, foundation.owner)
     return Sharing(parts, services.peers.links, board)

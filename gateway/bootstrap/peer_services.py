@@ -1,6 +1,6 @@
 """The stage of a node for other nodes: protocols, signatures, the channel and its sessions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,6 +35,7 @@ from gateway.runtime.liveness import Outages
 from gateway.runtime.metrics import Metrics
 from gateway.store.queries import count
 from gateway.store.store import Store
+from route_table.live import LiveRoutes
 
 log = structlog.get_logger(__name__)
 
@@ -90,18 +91,19 @@ def build_peer_services(
         settings.state_dir / "channel",
         BrokerLimits(message_bytes=limits.message_bytes, session_bytes=limits.session_bytes),
     )
+    links = Links()
     metrics = Metrics(
         partial(count, store),
         broker,
         clock,
         engines.resources.ledger,
         engines.capacities.responding,
+        partial(_link_counts, links, registries.routes),
     )
     keyring = Keyring(settings.state_dir)
     _ = keyring.signing  # refuses an unusable file at the start
     statement_keys = statement_keys_of(settings)
     check_signer(statement_keys)
-    links = Links()
     protocol = BfiaProtocol(node, registries.routes, metrics.requested, listener, links)
     fate = FateSide(settings, store, registries.registry, protocol, peer_table.profile_name, clock)
     bundles = Bundles(node, registries.registry, statement_keys, peer_table.entry, clock)
@@ -149,6 +151,20 @@ def build_peer_services(
         links=links,
         exchanges=ExchangeBook(settings.state_dir / FOLDER),
     )
+
+
+def _link_counts(links: Links, routes: LiveRoutes) -> Mapping[tuple[NodeId, str], int]:
+    """Return the number of standing links of each route with links, by node and direction."""
+    counts = {}
+    for route in routes.table.routes.values():
+        if route.enabled and route.reached:
+            counts[route.node, "in"] = 0
+        if route.enabled and route.dial:
+            counts[route.node, "out"] = 0
+    for link in links.states():
+        direction = "out" if link.dials_out else "in"
+        counts[link.node, direction] = counts.get((link.node, direction), 0) + 1
+    return counts
 
 
 def _vouched_keys(

@@ -53,13 +53,26 @@ Address = Annotated[
 ]
 
 
+ByLink = Annotated[
+    bool,
+    typer.Option(
+        "--link",
+        help="This node dials the partner: it needs no open port and no address.",
+    ),
+]
+
+
 @command(commands, "invite", example="--address https://gw.bank.example:7380 > invitation.json")
-def invite(address: Address = "", config: options.Config = DEFAULT_CONFIG) -> Output:
+def invite(
+    address: Address = "",
+    link: ByLink = False,
+    config: options.Config = DEFAULT_CONFIG,
+) -> Output:
     """Print this node's invitation: its id, address and public keys. Nothing in it is secret.
 
     Each side sends its own to the other, and accepts the other's.
     """
-    invitation = _our_invitation(settings_of(config), address)
+    invitation = _our_invitation(settings_of(config), address, by_link=link)
     _warn_of_plain_http(invitation["address"])
     if invitation["node"] == EXAMPLE_NODE:
         text = (
@@ -80,6 +93,7 @@ def accept(
             help="This node's address as its own invitation has it; default: listen.peer.advertise."
         ),
     ] = "",
+    link: ByLink = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="The words are the same: write the route.")
     ] = False,
@@ -122,9 +136,10 @@ def accept(
     from gateway.cli.partner_reports import keep_report, print_summary, read_report_of
     from gateway.identity.invitations import sealing_between, six_words
 
-    our_invitation = _our_invitation(settings_of(config), address)
+    our_invitation = _our_invitation(settings_of(config), address, by_link=link)
     their_invitation = _read_invitation(file, our_invitation["node"])
     node_id = their_invitation["node"]
+    way = _way(our_invitation, their_invitation)
     words = six_words(our_invitation, their_invitation)
     sealing = sealing_between(our_invitation, their_invitation)
     if seal_control and sealing is None:
@@ -150,6 +165,7 @@ def accept(
             _confirm_words(our_invitation, their_invitation, words)
         values = _route_values(
             their_invitation,
+            way,
             sealing=sealing,
             seal_control=seal_control,
             ca=ca,
@@ -250,8 +266,23 @@ def _sealing_note(sealing: str) -> str:
     )
 
 
+def _way(
+    our_invitation: Mapping[str, Any],
+    their_invitation: Mapping[str, Any],
+) -> dict[str, str]:
+    """Return the values of a route by which both nodes reach each other. Raises `CallFailed`."""
+    from gateway.errors import Invalid
+    from gateway.identity.invitations import way_between
+
+    try:
+        return way_between(our_invitation, their_invitation)
+    except Invalid as error:
+        raise CallFailed(error.problems[0].rule, EXIT_BAD_INPUT) from error
+
+
 def _route_values(
     their_invitation: Mapping[str, Any],
+    way: Mapping[str, str],
     *,
     sealing: str | None,
     seal_control: bool,
@@ -259,10 +290,11 @@ def _route_values(
 ) -> dict[str, str]:
     """Return the values of the route to a partner, with absolute paths of the TLS files.
 
-    ``sealing``: None if messages are not sealed. ``seal_control``: control requests are, too.
+    ``way`` says how the nodes reach each other. ``sealing``: None if messages are not sealed.
+    ``seal_control``: control requests are, too.
     """
     values = {
-        "url": their_invitation["address"],
+        **way,
         "keys": ", ".join(their_invitation["keys"]),
         "signing": "required",
         "bundles": "required",
@@ -640,23 +672,47 @@ def _expiry(days: float | None) -> str | None:
 # ---------------------------------------------------------------- invitations and routes
 
 
-def _our_invitation(settings: "Settings", address: str) -> dict[str, Any]:
-    """Return this node's invitation.
+def _our_address(
+    settings: "Settings",
+    address: str,
+    by_link: bool,
+) -> str:
+    """Return the address in this node's invitation. Raises `CallFailed`."""
+    from route_table.model import link_url
 
-    ``address``: where partners reach this node; empty: ``listen.peer.advertise``. Raises
-    `CallFailed`.
-    """
-    from gateway.config.statement_keys import statement_keys_of
-    from gateway.identity.sealing_keys import SealingKeyFile
-
+    if by_link and address:
+        raise CallFailed("give --address or --link, not both", EXIT_BAD_INPUT)
+    if by_link:
+        return link_url(settings.node.id)
     address = address or str(settings.listen.peer.advertise or "")
     if not address:
-        text = "give --address, or set listen.peer.advertise: where the partner reaches this node"
+        text = (
+            "give --address, or set listen.peer.advertise: where the partner reaches this node; or "
+            "give --link if it cannot, so that this node dials the partner"
+        )
         raise CallFailed(text, EXIT_BAD_INPUT)
     if not address.lower().startswith(("http://", "https://")):
         raise CallFailed(
             f"the address {address} must begin with https:// or http://", EXIT_BAD_INPUT
         )
+    return address
+
+
+def _our_invitation(
+    settings: "Settings",
+    address: str,
+    *,
+    by_link: bool = False,
+) -> dict[str, Any]:
+    """Return this node's invitation.
+
+    ``address``: where partners reach this node; empty: ``listen.peer.advertise``. ``by_link``: it
+    dials them instead. Raises `CallFailed`.
+    """
+    from gateway.config.statement_keys import statement_keys_of
+    from gateway.identity.sealing_keys import SealingKeyFile
+
+    address = _our_address(settings, address, by_link)
     keys = statement_keys_of(settings).for_partners
     if not keys:
         raise CallFailed("this node has no key pair: bfia-gateway identity rotate makes one")

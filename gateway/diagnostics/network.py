@@ -28,6 +28,7 @@ from gateway.diagnostics.installation import (
     routes_in_file,
     warning_of,
 )
+from gateway.diagnostics.links import with_links
 from gateway.domain.approval_rules import ineffective_rules
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, counted
@@ -378,13 +379,14 @@ def approval(node: Installation) -> Step:
 def routes(node: Installation) -> Step:
     """Check the routes of the file, and that the file does not contradict the stored table.
 
-    Fails for a contradiction, or for an invalid file; warns of addresses that cannot be connected.
+    Fails for a contradiction, or for an invalid file; warns of addresses that cannot be connected,
+    and of links that do not stand.
     """
     conflict = _table_conflict(node)
     if conflict:
         cause, _, remedy = conflict.partition(": ")  # as `other_routes` joins them
         return trials.failed(cause, remedy)
-    return routes_of(node.settings)
+    return with_links(node, routes_of(node.settings))
 
 
 def _table_conflict(node: Installation) -> str:

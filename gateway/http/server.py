@@ -108,7 +108,7 @@ class LinkService:
     links: Links
     acceptor: Acceptor
     dialler: Dialler
-    sharing: Sharing | None  # None: the node has no other gateway
+    sharing: Sharing
 
 
 class ServerTls(Protocol):
@@ -371,9 +371,10 @@ async def _dialling(links: LinkService | None) -> AsyncIterator[None]:
     if links is None:
         yield
         return
-    tasks = [asyncio.create_task(links.dialler.run())]
-    if links.sharing is not None:
-        tasks.append(asyncio.create_task(links.sharing.run()))
+    tasks = [
+        asyncio.create_task(links.dialler.run()),
+        asyncio.create_task(links.sharing.run()),
+    ]
     try:
         yield
     finally:

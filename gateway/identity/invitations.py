@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from route_table.model import link_url
 
 # Words to compare are pronounceable: each of the 16 consonants represents 4 bits, each of the 4
 # vowels 2 bits.
@@ -69,6 +70,35 @@ def sealing_between(
     """
     both_offer = bool(ours.get("sealing_key")) and bool(theirs.get("sealing_key"))
     return "required" if both_offer else None
+
+
+def way_between(
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+) -> dict[str, str]:
+    """Return the values of the partner's route that say how the two nodes reach each other.
+
+    The address of a node that dials its partners is the one that `link_url` returns. Raises
+    `Invalid` if both nodes dial, as none of them could be dialled.
+    """
+    their_address = str(theirs["address"])
+    if not is_link(their_address):
+        way = {"url": their_address}
+        if is_link(str(ours["address"])):
+            way["dial"] = "out"
+        return way
+    if is_link(str(ours["address"])):
+        rule = (
+            "must have an address: neither of the two nodes has one; both need a route to an open "
+            "node, and a route to each other through it (via)"
+        )
+        raise Invalid([Problem("invitation.address", rule)])
+    return {"reached": "by-link"}
+
+
+def is_link(address: str) -> bool:
+    """Return whether the address in an invitation is that of a node that dials its partners."""
+    return address.startswith(link_url(""))
 
 
 def six_words(*invitations: Mapping[str, Any]) -> str:

@@ -57,6 +57,7 @@ class SharingParts:
     route_to: Callable[[str], Route | None]  # the route to another gateway, by its URL
     ways: Ways
     clock: Clock
+    is_alone: bool  # whether the node has one gateway, as with an SQLite database
 
 
 class Sharing:
@@ -108,6 +109,8 @@ class Sharing:
         links = self._links.here()
         if links != self._published and await self._try(partial(self._board.publish, links)):
             self._published = links
+        if self._parts.is_alone:
+            return
         await self._try(self._read)
         due = set(map(_key, filter(self._is_usable, self._elsewhere)))
         self._keeper.follow(due, _have_same_gateway)

@@ -37,17 +37,20 @@ class Metrics(Collector):
         clock: Callable[[], datetime],
         ledger: Callable[[], Ledger],
         engines: Callable[[], Mapping[str, bool]],
+        links: Callable[[], Mapping[tuple[str, str], int]],
     ) -> None:
         """``counts`` returns the numbers of jobs, runs and tasks by state.
 
         ``channel`` has the messages of containers. ``ledger`` returns the node's pool of resources.
-        ``engines`` returns, by each engine's name, whether the engine responds.
+        ``engines`` returns, by each engine's name, whether the engine responds. ``links`` returns
+        the number of standing links by node and direction (``in`` or ``out``).
         """
         self._counts = counts
         self._channel = channel
         self._clock = clock
         self._ledger = ledger
         self._engines = engines
+        self._links = links
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "bfia_peer_requests",
@@ -121,6 +124,12 @@ class Metrics(Collector):
             self._engines(),
         )
         yield _claims_gauge(ledger)
+        yield _gauge(
+            "bfia_links",
+            "Links that stand at this gateway, by node; 0: the route has links, and none stands.",
+            ["node", "direction"],
+            self._links(),
+        )
 
 
 def _result_of(exchange: Exchange) -> str:

@@ -11,10 +11,41 @@ from sqlalchemy import select
 from gateway.domain.links.states import GatewayLinks, LinkFailure, LinkState, NodeLinks
 from gateway.domain.spec import NodeId
 from gateway.store import schema
-from gateway.store.database import InDatabase, repeat_on_conflict
+from gateway.store.database import Database, InDatabase, repeat_on_conflict
 from gateway.store.functions import now
 from gateway.store.repositories import GATEWAY_TIMEOUT
 from gateway.store.store import Store
+
+
+def links_of_running_gateways(
+    database: Database,
+    besides: str = "",
+) -> list[GatewayLinks] | None:
+    """Return the links at the gateways whose heartbeat is recent; None if there are none.
+
+    ``besides``: the name of a gateway that does not count.
+    """
+    gateway = schema.gateway.c
+    query = select(
+        gateway.owner,
+        gateway.url,
+        schema.link.c.node,
+        schema.link.c.links,
+    )
+    query = query.join(
+        schema.link,
+        gateway.owner == schema.link.c.owner,
+        isouter=True,
+    )
+    query = query.where(
+        gateway.owner != besides,
+        gateway.seen_at > now() - GATEWAY_TIMEOUT,
+    )
+    rows = database.rows(query)
+    if not rows:
+        return None
+    with_links = [row for row in rows if row.node is not None]
+    return [GatewayLinks(row.owner, row.url, row.node, _links(row.links)) for row in with_links]
 
 
 class SqlLinkBoard(InDatabase):
@@ -53,23 +84,7 @@ class SqlLinkBoard(InDatabase):
 
     def elsewhere(self) -> Sequence[GatewayLinks]:
         """Return the links at the other gateways whose heartbeat is recent."""
-        gateway = schema.gateway.c
-        query = select(
-            schema.link.c.owner,
-            schema.link.c.node,
-            schema.link.c.links,
-            gateway.url,
-        )
-        query = query.join(
-            schema.gateway,
-            gateway.owner == schema.link.c.owner,
-        )
-        query = query.where(
-            gateway.owner != self._gateway,
-            gateway.seen_at > now() - GATEWAY_TIMEOUT,
-        )
-        rows = self._database.rows(query)
-        return [GatewayLinks(row.owner, row.url, row.node, _links(row.links)) for row in rows]
+        return links_of_running_gateways(self._database, self._gateway) or []
 
     def _delete(self) -> sa.Delete:
         """Return the statement that removes the links of this gateway."""

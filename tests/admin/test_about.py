@@ -141,6 +141,39 @@ def test_an_invitation_names_the_node_its_address_and_keys(node, partner):
     assert invitation_of(partner)["node"] == PEER
 
 
+# Name -> this node's address, the partner's, how the route to the partner reaches it.
+WAYS = {
+    "both open": (
+        ADDRESS,
+        "https://peer",
+        {"url": "https://peer"},
+    ),
+    "a closed partner": (
+        ADDRESS,
+        f"link://{PEER}",
+        {"reached": "by-link"},
+    ),
+    "closed here": (
+        f"link://{ME}",
+        "https://peer",
+        {
+            "url": "https://peer",
+            "dial": "out",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WAYS)
+def test_the_addresses_of_both_invitations_say_who_dials(node, partner, case):
+    address, address_of_partner, way = WAYS[case]
+    body = {
+        "invitation": {**invitation_of(partner), "address": address_of_partner},
+        "address": address,
+    }
+    assert node.post("/api/v1/invitation/words", body).json()["way"] == way
+
+
 def test_both_nodes_get_the_same_words_for_their_invitations(node, partner):
     invitation = invitation_of(node)
     of_partner = invitation_of(partner)

@@ -171,6 +171,10 @@ class InvitationWords(Invitation):
         default=None,
         description="for the partner's route: required if both sides have sealing keys, else null",
     )
+    way: dict[str, str] = Field(
+        description="how both nodes reach each other, for the partner's route: url, and dial if "
+        "this node dials; or reached"
+    )
     version: int = Field(description="of the route table")
     has_route: bool = Field(description="this node has a route to the partner")
 

@@ -37,9 +37,13 @@ export function invitationForm(session, reload) {
     placeholder: "https://gw.bank.example:7380",
   });
   fillOwnAddress(address);
+  const dial = () => {
+    address.value = `link://${session.node}`;
+  };
   return [
     hint(translate("about inviting")),
     h("label", {}, translate("own address"), address),
+    row(button("no open port", dial)),
     h("div", { class: "grid" }, ownInvitation(session, address), theirInvitation(address, reload)),
   ];
 }
@@ -107,7 +111,9 @@ async function compareWords(text, address, place, reload) {
   }
   const partner = await request("POST", "/api/v1/invitation/words", { invitation, address });
   const warnings = [
-    !isEncrypted(partner) && translate("not encrypted"),
+    !isEncrypted(partner) && !dialsIn(partner) && translate("not encrypted"),
+    dialsIn(partner) && translate("partner dials in"),
+    partner.way.dial && translate("node dials"),
     partner.has_route && translate("replaces route"),
   ];
   const comparison = h(
@@ -125,6 +131,9 @@ async function compareWords(text, address, place, reload) {
 
 const isEncrypted = ({ address }) => address.toLowerCase().startsWith("https:");
 
+/** Whether the partner opens links to this node, and has no address. */
+const dialsIn = ({ way }) => way.reached === "by-link";
+
 /** Asks whether the words are the same, and writes the route to the partner. */
 async function accept(partner, reload) {
   const fileInputs = TLS_FIELDS.map(({ key, label, ...attributes }) =>
@@ -138,7 +147,7 @@ async function accept(partner, reload) {
 
 async function writeRoute(partner, form, reload) {
   const route = {
-    url: partner.address,
+    ...partner.way,
     keys: partner.keys.join(", "),
     signing: "required",
     bundles: "required",

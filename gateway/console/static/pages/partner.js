@@ -9,7 +9,7 @@ import { hasRole } from "../roles.js";
 import { badge, card, dataTable, daysLeft, facts, hint, row, table } from "../widgets.js";
 import { fillOwnAddress } from "./invitation.js";
 import { reportCard } from "./partner_report.js";
-import { proofOf, sealingOf, testButton } from "./routes.js";
+import { linksOf, proofOf, sealingOf, testButton } from "./routes.js";
 
 const DAY_MS = 86_400_000;
 const CONTRACT_DAYS = 365;
@@ -51,6 +51,7 @@ function routeCard(route, session, test) {
       ["institution", route.institution],
       ["address", route.url],
       ["through", route.via],
+      ["links", linksOf(route)],
       ["profile", route.profile],
       ["proof", proofOf(route)],
       ["sealing", sealingOf(route)],

@@ -2,6 +2,7 @@
 import { ApiError, request, segment } from "../api.js";
 import { button, notify } from "../dialogs.js";
 import { h } from "../dom.js";
+import { timestamp } from "../format.js";
 import { apiWord, stepName, translate } from "../language.js";
 import { eventsOf } from "../stream.js";
 import { badge, card, hint, stepTable } from "../widgets.js";
@@ -38,6 +39,18 @@ export function sealingOf(route) {
   if (route.control_sealing === "off") return ofMessages;
   const mode = apiWord(route.control_sealing);
   return [ofMessages, hint(translate("control sealing", { mode }))];
+}
+
+/** The links of a route: which way, how many, since when; and why the last one failed. */
+export function linksOf({ reached, dial, links, link_failure: failure }) {
+  if (!reached && !dial) return "";
+  const text = [translate(reached ? "dials in" : "is dialled")];
+  if (links.length === 0) text.push(" ", h("span", { class: "badge bad" }, translate("no link")));
+  const ends = links.map(({ since, address, gateway }) =>
+    h("div", {}, timestamp(since), ` ${address}`, gateway && hint(gateway)),
+  );
+  const cause = failure && hint(translate("last link failed"), " ", timestamp(failure.at));
+  return [...text, ends, cause, failure && hint(failure.cause)];
 }
 
 /** A button that tests a route, and shows each step in `place` as it was taken. */
