@@ -1,6 +1,7 @@
 """Commands about the node itself: clean-up, drain, doctor, migrate, resources, settings."""
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from select import select
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -29,6 +31,7 @@ from gateway.cli.values import amount, size
 from gateway.errors import Invalid, counted
 
 if TYPE_CHECKING:
+    from gateway.runtime.trials import Step
     from gateway.store.store import Store
 
 commands = typer.Typer(name="")  # without a name: its commands belong to no group
@@ -187,27 +190,59 @@ def undrain(node: Client) -> Output:
 
 
 @command(commands, "doctor", "--config node.yml")
-def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
+def doctor(
+    config: options.Config = DEFAULT_CONFIG,
+    database: Annotated[
+        str, typer.Option(help="Try this database server instead, for a node to come.")
+    ] = "",
+) -> Output:
     """Check all that a node needs: database, storage, file modes, disk, clock, engine, images,
     ports, routes.
 
     Changes nothing. Works with a running node and without one. Exit code 1: a step failed. Of a
     route, only whether something listens at its address is checked; `route test` tests the whole
-    link.
+    link. With --database, every form of statement that a node uses is tried in a schema that is
+    created for that and dropped.
     """
-    from gateway.bootstrap.engine_parts import engine_of
-    from gateway.diagnostics.doctor import look
+    from gateway.config.values import without_password
+    from gateway.diagnostics.database_trial import try_database
     from gateway.runtime.trials import has_passed
     from gateway.store.serialization import to_plain
+
+    if database:
+        steps = try_database(_with_password(database))
+    else:
+        steps = _check_node(config)
+    success = has_passed(steps)
+    plain_steps = to_plain(steps)
+    yield {"good": success, "steps": plain_steps}, success
+    heading = str(config)
+    if database:
+        heading = without_password(database)
+    print_steps(heading, plain_steps)
+
+
+def _with_password(url: str) -> str:
+    """Return the address of a database with the password of the environment, if it has none."""
+    from gateway.cli.data import SOURCE_PASSWORD
+
+    password = os.environ.get(SOURCE_PASSWORD, "")
+    scheme, separator, rest = url.partition("://")
+    user, at, place = rest.partition("@")
+    if password and at and ":" not in user:
+        return f"{scheme}{separator}{user}:{quote(password, safe='')}@{place}"
+    return url
+
+
+def _check_node(config: Path) -> "list[Step]":
+    """Check everything that the node of a configuration needs."""
+    from gateway.bootstrap.engine_parts import engine_of
+    from gateway.diagnostics.doctor import look
 
     # No container has the label of the made-up installation "doctor", so the engine that is made
     # for the checks sees and removes no run.
     make_engine = partial(engine_of, installation="doctor", instance="doctor")
-    steps = look(settings_of(config), make_engine, config)
-    success = has_passed(steps)
-    plain_steps = to_plain(steps)
-    yield {"good": success, "steps": plain_steps}, success
-    print_steps(str(config), plain_steps)
+    return look(settings_of(config), make_engine, config)
 
 
 @command(commands, "migrate", "--check")

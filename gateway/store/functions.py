@@ -76,7 +76,8 @@ def _instr(element: Any, compiler: Any, **options: Any) -> str:
 @compiles(_JsonMember)
 def _json_extract(element: Any, compiler: Any, **options: Any) -> str:
     text, name = _arguments(element, compiler, options)
-    return f"json_extract({text}, concat('$.', {name}))"
+    # A text by `concat`: MariaDB compares the result of json_extract itself without its quotes.
+    return f"concat(json_extract({text}, concat('$.', {name})), '')"
 
 
 # ------------------------------------------------------------ SQLite
