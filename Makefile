@@ -101,7 +101,7 @@ bench: setup ## measure against bare containers, in one run
 	$(RUN) -m tools.bench $(ARGS)
 
 RELEASE := dist/release
-release: setup ## build a release from the last commit in dist/release, and with KEY=FILE sign and verify it (ARGS=--without-images)
+release: setup $(SITE)/.done $(NODE_MODULES)/.done ## build a release from the last commit in dist/release, and with KEY=FILE sign and verify it (ARGS=--without-images)
 	rm -rf $(RELEASE)
 	$(RUN) -m tools.release build $(RELEASE) $(if $(KEY),--key $(KEY)) $(ARGS)
 	$(if $(KEY),$(RUN) -m tools.release verify $(RELEASE) --public-key $(KEY).pub)

@@ -12,6 +12,7 @@ from tools.release.machines import build_aarch64, build_x86_64
 from tools.release.packages import build_client, build_gateway, build_reference_vendor
 from tools.release.provenance import write_provenance
 from tools.release.sbom import write_sboms
+from tools.release.site import build_site
 from tools.release.source import export
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +23,8 @@ PACKAGES: tuple[Builder, ...] = (
     build_client,
     build_reference_vendor,
 )
+# Made by MkDocs, in half a minute; the bundles hold its pages.
+PAGES: tuple[Builder, ...] = (build_site,)
 # Made from packages and from Debian's, in minutes.
 IMAGES: tuple[Builder, ...] = (
     build_x86_64,
@@ -33,8 +36,8 @@ FILES: tuple[Builder, ...] = (
     build_documents,
     build_changes,
 )
-BUILDERS = (*PACKAGES, *IMAGES, *FILES)
-WITHOUT_IMAGES = tuple(builder for builder in BUILDERS if builder not in IMAGES)
+BUILDERS = (*PACKAGES, *PAGES, *IMAGES, *FILES)
+WITHOUT_IMAGES = (*PACKAGES, *FILES)
 
 
 def build_release(

@@ -72,13 +72,35 @@ def pack(
     names: Sequence[str],
 ) -> Artefact:
     """Pack files and folders of the sources into a compressed archive."""
+    folder = build.source.folder
+    paths: list[Path] = []
+    for name in names:
+        paths.extend(files_below(folder / name))
+    return pack_files(build, kind, folder, paths)
+
+
+def pack_folder(
+    build: Build,
+    kind: str,
+    folder: Path,
+) -> Artefact:
+    """Pack all files of a folder into a compressed archive."""
+    return pack_files(build, kind, folder, files_below(folder))
+
+
+def pack_files(
+    build: Build,
+    kind: str,
+    folder: Path,
+    paths: Iterable[Path],
+) -> Artefact:
+    """Pack files into a compressed archive, at their places below ``folder``."""
     root = f"bfia-gateway-{build.source.version}-{kind}"
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name in names:
-            for path in files_below(build.source.folder / name):
-                member = Path(root) / path.relative_to(build.source.folder)
-                add_file(tar, path, str(member), build.source.epoch)
+        for path in paths:
+            member = Path(root) / path.relative_to(folder)
+            add_file(tar, path, str(member), build.source.epoch)
     output = build.output / f"{root}.tar.gz"
     compressed = gzip.compress(archive.getvalue(), mtime=build.source.epoch)
     output.write_bytes(compressed)

@@ -16,6 +16,7 @@ from tools.release.images.gateway import (
     write_vendor_image,
 )
 from tools.release.requirements import components_of
+from tools.release.site import FOLDER
 
 GATEWAY_LOCK = "requirements/gateway-all.txt"
 VENDOR_LOCK = "examples/reference_vendor/requirements.txt"
@@ -75,6 +76,7 @@ def build_for(build: Build, machine: str) -> list[Artefact]:
         vendor_dependencies=vendor_wheels,
         pip=pip,
         images={image.name: image, vendor.name: vendor},
+        site=build.scratch / FOLDER,
     )
     bundle = build.output / f"{parts.name}.tar.gz"
     write_bundle(bundle, parts)

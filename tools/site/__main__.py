@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from tools.site import ROOT
 from tools.site.building import BuildFailed, build
 
 
@@ -16,9 +17,15 @@ def main() -> int:
     )
     parser.add_argument("action", choices=["build"])
     parser.add_argument("folder", type=Path, help="folder of the site, e.g. dist/site")
+    parser.add_argument(
+        "--tools",
+        type=Path,
+        default=ROOT,
+        help="checkout with the environment of MkDocs (default: this one)",
+    )
     arguments = parser.parse_args()
     try:
-        build(arguments.folder)
+        build(arguments.folder, arguments.tools)
     except BuildFailed as error:
         print(error, file=sys.stderr)
         return 1

@@ -15,10 +15,9 @@ from tools.site.navigation import menu
 from tools.site.pages import other_site, pages, translated_to
 from tools.site.reason_pages import reason_pages, with_links
 
-_MKDOCS = ROOT / ".venv-site" / "bin" / "mkdocs"
+_MKDOCS = Path(".venv-site/bin/mkdocs")
 # Lets the search run in pages that are opened as files.
-_NODE_MODULES = ROOT / "tools" / "javascript" / "node_modules"
-_SHIM = _NODE_MODULES / "iframe-worker" / "shim" / "index.js"
+_SHIM = Path("tools/javascript/node_modules/iframe-worker/shim/index.js")
 _SHIM_PATH = PurePosixPath("javascripts/iframe-worker.js")
 _TITLES = {
     "en": "BFIA interconnection gateway",
@@ -41,22 +40,25 @@ class BuildFailed(Exception):
     """The site cannot be built; the text names every cause."""
 
 
-def build(folder: Path) -> None:
+def build(folder: Path, tools: Path) -> None:
     """Build this version's pages below ``folder``/LANGUAGE/VERSION.
+
+    ``tools``: the checkout in which MkDocs and the packages of Node.js are installed.
 
     Versions built there before stay. Raises `BuildFailed`, and the system's error if the folder
     cannot be written.
     """
-    if not _MKDOCS.exists():
+    if not (tools / _MKDOCS).exists():
         raise BuildFailed("MkDocs is not installed: run make site, which installs it")
     for language in LANGUAGES:
         staged = folder / ".pages" / language
         shutil.rmtree(staged, ignore_errors=True)
         _collect(staged / "docs", language)
+        _copy_shim(tools / _SHIM, staged / "docs" / _SHIM_PATH)
         _configure(staged, language)
         site = folder / language / VERSION
         shutil.rmtree(site, ignore_errors=True)
-        _run_mkdocs(staged, site)
+        _run_mkdocs(tools / _MKDOCS, staged, site)
         (site / "404.html").unlink()  # its links hold only at the root of a host
     shutil.rmtree(folder / ".pages")
     versions = _list_versions(folder)
@@ -83,9 +85,12 @@ def _collect(folder: Path, language: str) -> None:
         _write(folder / page.target, text)
     for path, text in reason_pages(language).items():
         _write(folder / path, text)
-    shim = folder / _SHIM_PATH
-    shim.parent.mkdir(exist_ok=True)
-    shutil.copyfile(_SHIM, shim)
+
+
+def _copy_shim(source: Path, target: Path) -> None:
+    """Copy the script that lets the search run in pages that are opened as files."""
+    target.parent.mkdir(exist_ok=True)
+    shutil.copyfile(source, target)
 
 
 def _write(path: Path, text: str) -> None:
@@ -147,10 +152,14 @@ def _configure(staged: Path, language: str) -> None:
     _write(staged / "mkdocs.yml", text.replace("SLUGIFY", slugify))
 
 
-def _run_mkdocs(staged: Path, site: Path) -> None:
+def _run_mkdocs(
+    mkdocs: Path,
+    staged: Path,
+    site: Path,
+) -> None:
     """Build a language's site. Raises `BuildFailed` with the errors of MkDocs."""
     site.parent.mkdir(parents=True, exist_ok=True)
-    command = [_MKDOCS, "build", "--strict", "--quiet", "--site-dir", site.resolve()]
+    command = [mkdocs, "build", "--strict", "--quiet", "--site-dir", site.resolve()]
     result = subprocess.run(
         [str(part) for part in command],
         cwd=staged,

@@ -29,6 +29,7 @@ class BundleParts:
     vendor_dependencies: Sequence[Path]
     pip: Path
     images: Mapping[str, Path]  # by file name in the bundle
+    site: Path  # folder of the documentation as a site; may be missing
 
     @property
     def name(self) -> str:
@@ -59,6 +60,8 @@ def contents_of(parts: BundleParts) -> Tree:
     for name, image in parts.images.items():
         tree.add_file(f"images/{name}", image.read_bytes())
     _add_documents(tree, parts.folder)
+    if parts.site.is_dir():
+        tree.add_directory(parts.site, "site")
     tree.add_file("SHA256SUMS", sums_of(tree).encode())
     return tree
 
