@@ -174,6 +174,35 @@ def test_all_windows_of_a_link_together_stay_below_their_limit():
     assert held <= MAX_WINDOWS
 
 
+def test_windows_of_ended_streams_do_not_count():
+    sender, receiver = two_ends()
+    for _ in range(MAX_WINDOWS // MAX_WINDOW + 1):
+        number = sender.open()
+        for _ in range(200):
+            sender.send(number, MAX_DATA)
+            deliver(sender, receiver)
+            receiver.take(number)
+            deliver(receiver, sender)
+        held = 0
+        while data := sender.send(number, MAX_DATA):
+            held += len(data)
+        assert held > MAX_WINDOW // 2
+        receiver.outbox += receiver.streams.reset(number)
+        deliver(sender, receiver)
+        deliver(receiver, sender)
+
+
+def test_ended_streams_leave_their_places():
+    sender, receiver = two_ends()
+    for _ in range(2 * MAX_STREAMS):
+        number = sender.open()
+        sender.outbox += sender.streams.end(number)
+        deliver(sender, receiver)
+        receiver.outbox += receiver.streams.end(number)
+        deliver(receiver, sender)
+    assert len(receiver.opened) == 2 * MAX_STREAMS
+
+
 def test_a_stream_ends_in_each_direction_by_itself():
     sender, receiver = two_ends()
     number = sender.open()

@@ -6,6 +6,7 @@ has granted. The grant of a stream whose bytes are taken quickly grows, so that 
 well, while a stream that nobody reads holds little memory.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from gateway.domain.links.frames import MAX_DATA, Frame, Kind, require
@@ -87,6 +88,9 @@ class Multiplexer:
         self._streams: dict[int, _Stream] = {}
         self._next = 1 if has_opened_link else 2
         self._expected = 2 if has_opened_link else 1  # the number of the other end's next stream
+        # Of all open streams; counted, as a link with many of them is busy
+        self._windows = 0
+        self._opened_by = Counter[bool]()  # by whether this end has opened them
 
     def __len__(self) -> int:
         """Return the number of open streams."""
@@ -94,11 +98,11 @@ class Multiplexer:
 
     def open(self) -> Frame:
         """Begin a stream. Raises `TooManyStreams`."""
-        if self._opened_by(self._next) >= MAX_STREAMS or self._next > _MAX_NUMBER:
+        if self._opened_by[True] >= MAX_STREAMS or self._next > _MAX_NUMBER:
             raise TooManyStreams("a link carries no further stream")
         number = self._next
         self._next += 2
-        self._streams[number] = _Stream()
+        self._begin(number)
         return Frame(Kind.OPEN, number)
 
     def room(self, number: int) -> int:
@@ -131,8 +135,9 @@ class Multiplexer:
 
     def reset(self, number: int) -> list[Frame]:
         """Break off a stream; [] if it has ended already."""
-        if self._streams.pop(number, None) is None:
+        if number not in self._streams:
             return []
+        self._forget(number)
         return [Frame(Kind.RESET, number)]
 
     def take(self, number: int, size: int) -> list[Frame]:
@@ -150,14 +155,14 @@ class Multiplexer:
         credit = stream.taken + growth
         stream.taken = 0
         stream.window += growth
+        self._windows += growth
         stream.granted += credit
         return [Frame(Kind.CREDIT, number, credit=credit)]
 
     def _growth(self, stream: _Stream) -> int:
         """Return the bytes by which a window grows; 0 at its limit or at that of the link."""
         growth = min(stream.window, MAX_WINDOW - stream.window)
-        windows = sum(each.window for each in self._streams.values())
-        if windows + growth > MAX_WINDOWS:
+        if self._windows + growth > MAX_WINDOWS:
             return 0
         return growth
 
@@ -181,17 +186,17 @@ class Multiplexer:
                 return self._receive_credit(stream, frame)
             case Kind.END:
                 return self._receive_end(stream, frame.stream)
-        del self._streams[frame.stream]
+        self._forget(frame.stream)
         return [Broken(frame.stream)]
 
     def _receive_open(self, number: int) -> list[LinkEvent]:
         """Begin a stream of the other end. Raises `LinkFault` for a wrong number."""
         is_next = number == self._expected
         require(is_next, "a stream with another number than the next one is opened")
-        has_place = self._opened_by(number) < MAX_STREAMS
+        has_place = self._opened_by[False] < MAX_STREAMS
         require(has_place, "there are too many streams")
         self._expected += 2
-        self._streams[number] = _Stream()
+        self._begin(number)
         return [Opened(number)]
 
     def _receive_data(self, stream: _Stream, frame: Frame) -> list[LinkEvent]:
@@ -215,14 +220,26 @@ class Multiplexer:
         self._forget_if_ended(number)
         return [Ended(number)]
 
-    def _opened_by(self, number: int) -> int:
-        """Return how many open streams the end has opened to which a number belongs."""
-        return sum(1 for each in self._streams if each % 2 == number % 2)
+    def _is_of_this_end(self, number: int) -> bool:
+        """Return whether a number is one of the streams that this end opens."""
+        return number % 2 == self._next % 2
+
+    def _begin(self, number: int) -> None:
+        """Add a stream."""
+        stream = _Stream()
+        self._streams[number] = stream
+        self._windows += stream.window
+        self._opened_by[self._is_of_this_end(number)] += 1
+
+    def _forget(self, number: int) -> None:
+        """Remove a stream."""
+        stream = self._streams.pop(number)
+        self._windows -= stream.window
+        self._opened_by[self._is_of_this_end(number)] -= 1
 
     def _check_was_open(self, number: int) -> None:
         """Raise `LinkFault` for a stream that neither end has opened."""
-        is_of_other_end = number % 2 == self._expected % 2
-        first_unused = self._expected if is_of_other_end else self._next
+        first_unused = self._next if self._is_of_this_end(number) else self._expected
         was_open = 0 < number < first_unused
         require(was_open, "a frame is of a stream that was never opened")
 
@@ -230,4 +247,4 @@ class Multiplexer:
         """Forget a stream that has ended in both directions."""
         stream = self._streams[number]
         if stream.has_sent_end and stream.has_received_end:
-            del self._streams[number]
+            self._forget(number)
