@@ -167,15 +167,22 @@ class Links:
         links_here = self.here().get(node, NodeLinks())
         standing = list(links_here.standing)
         failures = [links_here.last_failure]
-        usable_gateways = {link.origin.gateway for link in self._all() if link.origin.node == node}
+        usable_gateways = set()
+        for link in self._all():
+            if link.origin.node == node:
+                usable_gateways.add(link.origin.gateway)
         for elsewhere in self._elsewhere:
             if elsewhere.node != node:
                 continue
             failures.append(elsewhere.links.last_failure)
             is_usable = elsewhere.gateway in usable_gateways
             if is_usable or not elsewhere.links.is_dialled_in:
-                for link in elsewhere.links.standing:
-                    standing.append(replace(link, gateway=elsewhere.url))
+                for state in elsewhere.links.standing:
+                    state_elsewhere = replace(
+                        state,
+                        gateway=elsewhere.url,
+                    )
+                    standing.append(state_elsewhere)
         return NodeLinks(sorted(standing, key=_since), _latest(failures))
 
     def here(self) -> Mapping[NodeId, NodeLinks]:
@@ -184,7 +191,13 @@ class Links:
         for state in self.states():
             standing[state.node].append(state)
         nodes = standing.keys() | self._failures.keys()
-        return {node: NodeLinks(standing[node], self._failures.get(node)) for node in nodes}
+        links = {}
+        for node in nodes:
+            links[node] = NodeLinks(
+                standing[node],
+                self._failures.get(node),
+            )
+        return links
 
     def set_elsewhere(self, elsewhere: Sequence[GatewayLinks]) -> None:
         """Set the links that end at other gateways of this node."""

@@ -1,16 +1,16 @@
 """Connections for links before their proof: limited in all and per client, each for a short time.
 
-Anybody can open such connections. With all places taken, the oldest one makes room: a partner
-proves its identity within a few round trips, an attacker never does.
+Anybody can open such connections. At a limit, an old one makes room: a partner proves its identity
+within a few round trips, an attacker never does. It is the oldest one of the client with the most
+connections, so that a client with many takes no place of a client with few, and that an unknown
+peer behind the same load balancer as a partner does not keep the partner away.
 """
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ipaddress import IPv6Address, ip_address, ip_network
-
-from gateway.links.proof import LinkRefused
 
 PROOF_SECONDS = 10.0  # until the dialling node has proven its identity
 MAX_UNPROVEN = 64  # connections before the proof
@@ -22,38 +22,61 @@ class UnprovenConnections:
     """The connections before their proof. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._by_client: Counter[str] = Counter()
-        self._deadlines: list[asyncio.Timeout] = []  # of all connections, the oldest first
+        # The deadlines of each client's connections, the oldest first
+        self._deadlines: defaultdict[str, list[asyncio.Timeout]] = defaultdict(list)
 
     @asynccontextmanager
     async def counted(self, host: str) -> AsyncIterator[None]:
         """Count a connection from a host until its proof.
 
-        Raises `LinkRefused` at the limit of a client, and `TimeoutError` after `PROOF_SECONDS`, or
-        earlier if the connection has to make room.
+        Raises `TimeoutError` after `PROOF_SECONDS`, or earlier if the connection has to make room.
         """
         client = client_of(host)
-        if self._by_client[client] >= MAX_UNPROVEN_PER_CLIENT:
-            raise LinkRefused("too many links are being opened", "BUSY")
-        if len(self._deadlines) >= MAX_UNPROVEN:
-            oldest = self._deadlines.pop(0)
-            oldest.reschedule(asyncio.get_running_loop().time())
-        self._by_client[client] += 1
-        try:
-            async with asyncio.timeout(PROOF_SECONDS) as deadline:
-                self._deadlines.append(deadline)
-                try:
-                    yield
-                finally:
-                    self._forget(deadline)
-        finally:
-            self._by_client[client] -= 1
-            self._by_client += Counter()  # forgets the clients without a connection
+        self._make_room(client)
+        async with asyncio.timeout(PROOF_SECONDS) as deadline:
+            self._deadlines[client].append(deadline)
+            try:
+                yield
+            finally:
+                self._forget(client, deadline)
 
-    def _forget(self, deadline: asyncio.Timeout) -> None:
+    def _make_room(self, client: str) -> None:
+        """End a connection if no further one of a client has a place."""
+        if self._count(client) >= MAX_UNPROVEN_PER_CLIENT:
+            self._end_oldest(client)
+            return
+        clients = list(self._deadlines)
+        total = sum(map(self._count, clients))
+        if total < MAX_UNPROVEN:
+            return
+        largest = max(
+            clients,
+            key=self._count,
+        )
+        self._end_oldest(largest)
+
+    def _count(self, client: str) -> int:
+        """Return the number of a client's connections."""
+        deadlines = self._deadlines.get(client, ())
+        return len(deadlines)
+
+    def _end_oldest(self, client: str) -> None:
+        """End the oldest connection of a client."""
+        oldest = self._deadlines[client][0]
+        self._forget(client, oldest)
+        if oldest.expired():  # its end has begun already
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        oldest.reschedule(now)
+
+    def _forget(self, client: str, deadline: asyncio.Timeout) -> None:
         """Remove a connection, which may have made room already."""
-        if deadline in self._deadlines:
-            self._deadlines.remove(deadline)
+        deadlines = self._deadlines[client]
+        if deadline in deadlines:
+            deadlines.remove(deadline)
+        if not deadlines:  # also a client without any other connection
+            del self._deadlines[client]
 
 
 def client_of(host: str) -> str:

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gateway.links.proof import LinkRefused
+from gateway.links import unproven
 from gateway.links.unproven import (
     MAX_UNPROVEN,
     MAX_UNPROVEN_PER_CLIENT,
@@ -52,18 +52,42 @@ def test_the_oldest_connection_makes_room_for_a_new_one():
     assert isinstance(result, TimeoutError)
 
 
+async def open_as_the_smaller_client():
+    """Fill all places, most of them by clients with several connections; open one more."""
+    connections = UnprovenConnections()
+    partners = ["198.51.100.1", "198.51.100.2"]
+    strangers = []
+    while len(strangers) < MAX_UNPROVEN - len(partners):
+        client = len(strangers) // MAX_UNPROVEN_PER_CLIENT
+        strangers.append(f"192.0.2.{client}")
+    tasks = await open_connections(connections, partners + strangers)
+    async with connections.counted("198.51.100.3"):
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    ended = [task.done() for task in tasks]
+    await cancel_all(tasks)
+    return ended[: len(partners)], ended[len(partners) :]
+
+
+def test_a_client_with_many_connections_makes_room_not_a_partner_with_one():
+    partners, strangers = asyncio.run(open_as_the_smaller_client())
+    assert not any(partners)
+    assert strangers.count(True) == 1
+
+
 async def open_beyond_the_limit_of(hosts, other):
     connections = UnprovenConnections()
     tasks = await open_connections(connections, hosts)
-    with pytest.raises(LinkRefused):
-        async with connections.counted(hosts[0]):
-            pass
     async with connections.counted(other):
-        pass
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks)
+    async with connections.counted(hosts[0]):
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended = [task.done() for task in tasks]
     await cancel_all(tasks)
     async with AsyncExitStack() as stack:  # all places of the client are free again
         for host in hosts:
             await stack.enter_async_context(connections.counted(host))
+    return ended
 
 
 @pytest.mark.parametrize(
@@ -75,7 +99,27 @@ async def open_beyond_the_limit_of(hosts, other):
 )
 def test_a_client_has_a_few_places(pattern, other):
     hosts = [pattern.format(number) for number in range(MAX_UNPROVEN_PER_CLIENT)]
-    asyncio.run(open_beyond_the_limit_of(hosts, other))
+    ended = asyncio.run(open_beyond_the_limit_of(hosts, other))
+    assert ended == [True] + [False] * (len(hosts) - 1)
+
+
+async def open_while_others_end(monkeypatch):
+    """Open a connection between the end of another one's time and that of its task."""
+    monkeypatch.setattr(unproven, "PROOF_SECONDS", 0.0)
+    connections = UnprovenConnections()
+    tasks = await open_connections(connections, ["192.0.2.7"])
+    (deadline,) = connections._deadlines["192.0.2.7"]
+    monkeypatch.setattr(unproven, "MAX_UNPROVEN_PER_CLIENT", 1)
+    monkeypatch.setattr(unproven, "PROOF_SECONDS", 60.0)
+    while not deadline.expired():
+        await asyncio.sleep(0)
+    async with connections.counted("192.0.2.7"):
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_a_connection_whose_time_is_over_makes_room_by_itself(monkeypatch):
+    (result,) = asyncio.run(open_while_others_end(monkeypatch))
+    assert isinstance(result, TimeoutError)
 
 
 def test_an_address_of_ipv4_is_the_same_client_in_ipv6():
