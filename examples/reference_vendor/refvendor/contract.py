@@ -109,6 +109,22 @@ class Net(Protocol):
     def recv(self, source: str, name: str) -> bytes:
         """Wait for the next message of this name from the party ``role.index``."""
 
+    def push(
+        self,
+        to: str,
+        payload: bytes,
+    ) -> None:
+        """Push bytes as they are, for a receiver of any vendor.
+
+        Their topic is ``sender-receiver``, such as ``guest.0-host.0``.
+        """
+
+    def pop(
+        self,
+        source: str,
+    ) -> bytes:
+        """Wait for the next bytes that a sender of any vendor pushed."""
+
 
 class Log(Protocol):
     """Writes lines to the log."""

@@ -14,6 +14,8 @@ from typing import Any
 
 from refvendor.contract import Component, PeerTimeout, StorageFailed, Table, Task, VendorError
 
+PLAIN = ""  # name of messages without one
+
 
 @dataclass(frozen=True)
 class Sent:
@@ -98,6 +100,21 @@ class MemoryNet:
     def recv(self, source: str, name: str) -> bytes:
         """Wait for a party's next message of this name. Raises `PeerTimeout`."""
         return self._channel.take(source, self._me, name)
+
+    def push(
+        self,
+        to: str,
+        payload: bytes,
+    ) -> None:
+        """Push bytes as they are."""
+        self.send(to, PLAIN, payload)
+
+    def pop(
+        self,
+        source: str,
+    ) -> bytes:
+        """Wait for the next bytes that a party pushed. Raises `PeerTimeout`."""
+        return self.recv(source, PLAIN)
 
 
 @dataclass

@@ -127,6 +127,34 @@ class ChannelNet:
                     self._release()
             return b"".join(parts)
 
+    def push(
+        self,
+        to: str,
+        payload: bytes,
+    ) -> None:
+        """Push bytes as they are. Raises `PeerTimeout`, `ChannelRefused`."""
+        headers = self._headers(to)
+        with self._push_lock:
+            call = Call(
+                topic=f"{self._task.me}-{to}",
+                payload=payload,
+                sequence=str(self._sequence),
+            )
+            self._sequence += 1
+            self._pusher.call("push", headers, call)
+
+    def pop(
+        self,
+        source: str,
+    ) -> bytes:
+        """Pop the next bytes of a party. Raises `PeerTimeout`, `ChannelRefused`.
+
+        The topic is never released: that would delete what the next task of the job finds there.
+        """
+        self._node(source)
+        with self._pop_lock:
+            return self._pop(f"{source}-{self._task.me}", f"{source}'s next message")
+
     def close(self) -> None:
         """Release the received messages that the transport still stores. Never raises."""
         with self._pop_lock:

@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from refvendor.components import matching
+from refvendor.components import matching, open_messages, open_psi
 from refvendor.components.links import Link, aborting_peers, connect
 from refvendor.components.matching import Matches, RsaSettings, Tagging
+from refvendor.components.open_psi import OpenLink, OpenSettings
 from refvendor.components.parameters import Reader
-from refvendor.contract import BadParameters, Io, Log, Net, Table, Task
+from refvendor.contract import BadParameters, Io, Log, Net, Table, Task, VendorError
 from refvendor.crypto import rsa
 from refvendor.crypto.hashing import HASHES, available
 
@@ -28,6 +29,9 @@ RAW = "raw"
 RSA = "rsa"
 ECDH = "ecdh"
 METHODS = (RAW, RSA, ECDH)
+# Protocols of the messages between the parties.
+OWN = "own"
+OPEN = "open"
 # Parameters that have an effect with one method only.
 METHOD_OF_PARAMETER = {
     "use_hash": RAW,
@@ -36,6 +40,7 @@ METHOD_OF_PARAMETER = {
     "base64": RAW,
     "join_role": RAW,
     "rsa_params": RSA,
+    "ecdh_params": ECDH,
 }
 MOST_PROBLEMS_SHOWN = 20
 MOST_ROWS = 2**32 - 1
@@ -52,6 +57,8 @@ class Settings:
     tagging: Tagging
     join_role: str  # the role that learns the common ids first under `RAW`
     rsa: RsaSettings
+    protocol: str
+    open: OpenSettings
 
     @property
     def host_learns_first(self) -> bool:
@@ -106,6 +113,9 @@ def guest(
 ) -> None:
     """Run as the party that talks to every host."""
     settings = read_settings(task, log)
+    if settings.protocol == OPEN:
+        _match_openly(task, io, net, log, settings, "host.0")
+        return
     links: Mapping[str, Link] = connect(
         task,
         net,
@@ -144,6 +154,9 @@ def host(
     """Run as one of the parties that talk to the guest only."""
     settings = read_settings(task, log)
     (guest_name,) = task.peers("guest")
+    if settings.protocol == OPEN:
+        _match_openly(task, io, net, log, settings, guest_name)
+        return
     link = connect(task, net, [guest_name], None)[guest_name]
     common: set[str] | None
     with aborting_peers([link]):
@@ -168,6 +181,30 @@ def host(
     _write(io, log, rows, settings, counts, common)
 
 
+def _match_openly(
+    task: Task,
+    io: Io,
+    net: Net,
+    log: Log,
+    settings: Settings,
+    peer: str,
+) -> None:
+    """Run as either party of the standard's open protocol."""
+    link = OpenLink(net, task, peer)
+    try:
+        rows = read_rows(io.read_table(INPUT), settings.id_column)
+    except VendorError:
+        if link.rank == open_psi.RESPONDER:
+            open_psi.refuse(link)
+        raise
+    result = open_psi.match(link, rows.ids, settings.open)
+    counts = {
+        task.me: len(rows.ids),
+        peer: result.peer_count,
+    }
+    _write(io, log, rows, settings, counts, result.common)
+
+
 # ------------------------------------------------------------ parameters
 
 
@@ -180,14 +217,17 @@ def read_settings(task: Task, log: Log) -> Settings:
     method = reader.choice("intersect_method", RAW, METHODS)
     join_role = reader.choice("join_role", "host", ("guest", "host"))
     tagging = _read_tagging(reader, task)
+    shares_common_ids = reader.flag("sync_intersect_ids", True)
     settings = Settings(
         id_column=reader.text("id", "id"),
         method=method,
-        shares_common_ids=reader.flag("sync_intersect_ids", True),
+        shares_common_ids=shares_common_ids,
         only_id=reader.flag("only_output_key", True),
         tagging=tagging,
         join_role=join_role,
         rsa=_read_rsa_settings(reader),
+        protocol=reader.choice("protocol", OWN, (OWN, OPEN)),
+        open=_read_open_settings(reader, shares_common_ids),
     )
     _check_parties(task, settings, reader)
     reader.finish(log)
@@ -225,6 +265,35 @@ def _read_rsa_settings(reader: Reader) -> RsaSettings:
     )
 
 
+def _read_open_settings(reader: Reader, shares_common_ids: bool) -> OpenSettings:
+    parameters = reader.nested("ecdh_params")
+    curves = parameters.words("curves", tuple(open_psi.SUITES), tuple(open_psi.SUITES))
+    if not curves:
+        parameters.refuse("curves", f"must name one of {', '.join(open_psi.SUITES)}")
+    truncated_bits = parameters.integer(
+        "bit_length_after_truncated",
+        open_messages.NOT_TRUNCATED,
+        open_messages.NOT_TRUNCATED,
+        open_psi.MOST_TRUNCATED_BITS,
+    )
+    is_long_enough = truncated_bits >= open_psi.FEWEST_TRUNCATED_BITS and truncated_bits % 8 == 0
+    if truncated_bits != open_messages.NOT_TRUNCATED and not is_long_enough:
+        fewest = open_psi.FEWEST_TRUNCATED_BITS
+        parameters.refuse(
+            "bit_length_after_truncated",
+            f"must be -1 or a multiple of 8 from {fewest} to {open_psi.MOST_TRUNCATED_BITS}",
+        )
+    result_to_rank = open_psi.RESPONDER
+    if shares_common_ids:
+        result_to_rank = open_messages.EVERY_RANK
+    return OpenSettings(
+        curves=curves,
+        truncated_bits=truncated_bits,
+        batch_size=parameters.integer("batch_size", 4096, 1, open_psi.LARGEST_BATCH),
+        result_to_rank=result_to_rank,
+    )
+
+
 def _read_hash(reader: Reader, name: str) -> str:
     reasons = dict.fromkeys(HASHES, "this installation does not compute it")
     return reader.choice(name, "sha256", available(), reasons)
@@ -240,6 +309,10 @@ def _check_parties(
     guests = task.count("guest")
     if settings.host_learns_first and hosts > 1:
         reader.refuse("join_role", f"must be guest when there are {hosts} hosts")
+    if settings.protocol == OPEN and settings.method != ECDH:
+        reader.refuse("protocol", "may be open with the intersect_method ecdh only")
+    if settings.protocol == OPEN and hosts > 1:
+        reader.refuse("protocol", f"must be own when there are {hosts} hosts")
     if guests != 1 or not hosts:
         raise BadParameters(
             f"config.node_id: needs one guest and at least one host, got {guests} and {hosts}"
@@ -259,6 +332,8 @@ def _warn_of_idle_parameters(
                 parameter=name,
                 method=settings.method,
             )
+    if settings.protocol == OWN and settings.method == ECDH and "ecdh_params" in task.parameters:
+        log("warning", "parameter has no effect with this protocol", parameter="ecdh_params")
     if settings.method == RAW and not settings.tagging.use_hash:
         log("warning", "use_hash is false: ids are sent to the peer as they are")
 
