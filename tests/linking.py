@@ -183,8 +183,11 @@ class Dialling:
 
 
 @contextmanager
-def dialling(node: Gateway) -> Iterator[Dialling]:
-    """Connect to a node's listener for peers, and ask for a link."""
+def dialling(
+    node: Gateway,
+    headers: Mapping[str, str] | None = None,
+) -> Iterator[Dialling]:
+    """Connect to a node's listener for peers, and ask for a link; ``headers`` are further ones."""
     url = (
         node.addresses()["peer"].replace(
             "http",
@@ -197,5 +200,6 @@ def dialling(node: Gateway) -> Iterator[Dialling]:
         url,
         compression=None,
         open_timeout=ANSWER_SECONDS,
+        additional_headers=headers,
     ) as socket:
         yield Dialling(socket)

@@ -6,7 +6,7 @@ from adapter.bfia.connections import connect_to, context
 from gateway.bootstrap.layers import own_certificate, revocation, trusted_networks
 from gateway.bootstrap.services import Services
 from gateway.http.guard import Refusals
-from gateway.http.proxies import host_before
+from gateway.http.proxies import arrival_before
 from gateway.http.server import LinkService
 from gateway.links.accepting import Acceptor, AcceptParts
 from gateway.links.dialling import Dialler, DialParts
@@ -53,7 +53,8 @@ def _accept_parts(services: Services) -> AcceptParts:
         revoked=revocation(settings),
         is_own=own_certificate(settings),
         record_refusal=record_refusal,
-        host_of=partial(host_before, proxies=trusted_networks(settings)),
+        before_proxy=partial(arrival_before, proxies=trusted_networks(settings)),
+        needs_certificate=bool(settings.listen.peer.trusted_proxies),
         clock=foundation.clock,
     )
 

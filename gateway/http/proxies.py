@@ -8,6 +8,7 @@ percent-encoded PEM (nginx's ``$ssl_client_escaped_cert``), and appends the clie
 import base64
 import ipaddress
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http.connection import LINK
+from gateway.links.accepting import Arrival
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -27,7 +29,8 @@ def through_proxies(app: ASGIApp, proxies: Sequence[Network]) -> ASGIApp:
     """Give each request the certificate and the address of the client before the proxy.
 
     Requests from other addresses have no certificate, whatever their headers say. Requests over a
-    link do not pass the proxy one by one, so that their headers are not the proxy's either.
+    link do not pass the proxy one by one, so that their headers are not the proxy's either; they
+    have the certificate with which the link was opened.
     """
 
     async def serve(
@@ -35,28 +38,40 @@ def through_proxies(app: ASGIApp, proxies: Sequence[Network]) -> ASGIApp:
         receive: Receive,
         send: Send,
     ) -> None:
-        chain: list[str] = []
-        if LINK not in (scope.get("extensions") or {}) and _is_of(scope, proxies):
+        chain: Sequence[str] = ()
+        extensions = scope.get("extensions") or {}
+        if LINK in extensions:
+            chain = extensions[LINK].certificates
+        elif _is_of(scope, proxies):
             chain = _certificates(scope)
             _set_client(scope)
         scope["headers"] = [header for header in scope["headers"] if header[0] != CERTIFICATE]
-        extensions = scope.get("extensions") or {}
         scope["extensions"] = {
             **extensions,
-            "tls": {"client_cert_chain": chain},
+            "tls": {"client_cert_chain": list(chain)},
         }
         await app(scope, receive, send)
 
     return serve
 
 
-def host_before(scope: Scope, proxies: Sequence[Network]) -> str:
-    """Return the address of a request's client before the proxy; "" if it is not known."""
-    named = dict(scope)
+def arrival_before(arrival: Arrival, proxies: Sequence[Network]) -> Arrival:
+    """Return the opening of a link as its client sent it to the proxy.
+
+    Without proxies, it stays as it is. From other addresses than theirs, it has no certificate.
+    """
+    if not proxies:
+        return arrival
+    scope = dict(arrival.scope)
+    chain: Sequence[str] = ()
     if _is_of(scope, proxies):
-        _set_client(named)
-    client = named.get("client") or ("",)
-    return str(client[0])
+        chain = _certificates(scope)
+        _set_client(scope)
+    return replace(
+        arrival,
+        scope=scope,
+        certificates=chain,
+    )
 
 
 def _is_of(scope: Scope, proxies: Sequence[Network]) -> bool:

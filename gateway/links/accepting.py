@@ -44,8 +44,9 @@ class AcceptParts:
     revoked: Callable[[Bearer], bool]  # whether a client's certificate is revoked
     is_own: Callable[[Bearer], bool]  # whether a client's certificate is one of this node
     record_refusal: Callable[[NodeId, str, LinkRefused], None]  # node, address and cause
-    # The client's host before a reverse proxy, from the scope of the request
-    host_of: Callable[[Mapping[str, Any]], str]
+    # The arrival as its client sent it, perhaps to a reverse proxy
+    before_proxy: Callable[["Arrival"], "Arrival"]
+    needs_certificate: bool  # whether every link needs a client certificate, as behind a proxy
     clock: Clock
 
 
@@ -60,8 +61,14 @@ class Arrival:
     certificates: Sequence[str]  # the client's certificate in PEM form; empty without one
 
     @property
+    def host(self) -> str:
+        """Host of the connection's other end; "" if it is not known."""
+        host, _ = self.scope["client"] or ("", 0)
+        return str(host)
+
+    @property
     def address(self) -> str:
-        """Host and port of the connection's other end."""
+        """Host and port of the connection's other end; port 0 if it is not known."""
         host, port = self.scope["client"] or ("", 0)
         return f"{host}:{port}"
 
@@ -76,8 +83,9 @@ class Acceptor:
 
     async def serve(self, arrival: Arrival) -> None:
         """Carry a link until its connection ends; close the connection of anything else."""
+        arrival = self._parts.before_proxy(arrival)
         try:
-            async with self._unproven.counted(self._parts.host_of(arrival.scope)):
+            async with self._unproven.counted(arrival.host):
                 link, claim = await self._accept(arrival)
             log.info("link accepted", extra=_fields(link.origin))
             await self._run(link, claim)
@@ -263,8 +271,12 @@ class Acceptor:
         is_bound: Callable[[Bearer], bool],
         node: NodeId,
     ) -> None:
-        """Raise `LinkRefused` unless the client's certificate, if it showed one, is the node's."""
+        """Raise `LinkRefused` unless the client's certificate is the node's.
+
+        Without a certificate, the node's key is enough if the listener needs none.
+        """
         if not chain:
+            self._check_needless()
             return
         try:
             certificate = certificates.bearer(chain[0])
@@ -277,6 +289,15 @@ class Acceptor:
         if not is_bound(certificate):
             text = f"the client certificate is not that of {node}"
             raise LinkRefused(text, "CERTIFICATE_MISMATCH")
+
+    def _check_needless(self) -> None:
+        """Raise `LinkRefused` if every link needs a client certificate."""
+        if self._parts.needs_certificate:
+            text = (
+                "the link brings no readable client certificate: it has to be opened through the "
+                "reverse proxy of the node, which hands the certificate on"
+            )
+            raise LinkRefused(text, "CERTIFICATE_MISSING")
 
 
 def _fields(origin: LinkOrigin) -> dict[str, str]:

@@ -1,17 +1,23 @@
 """Attack: requests around a reverse proxy, or with headers that only the proxy may set."""
 
+import asyncio
 import base64
 import ssl
 from ipaddress import ip_network
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import quote
 
 import pytest
 
 from gateway.errors import Invalid
-from gateway.http.proxies import host_before
+from gateway.http.proxies import arrival_before
+from gateway.identity.keys import KEY_GENERATORS, KeyPair
+from gateway.links.accepting import Arrival
 from tests.certificates import Authority, Files
+from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, Node, settings
+from tests.linking import ANSWER_SECONDS, dialling, key_of, set_routes
 from tests.trust.peer_requests import PeerRequest
 from tests.world import UNREACHABLE
 
@@ -153,4 +159,58 @@ def test_a_proxy_is_trusted_whose_address_an_ipv6_listener_shows():
         "client": ("::ffff:10.0.0.2", 4711),
         "headers": [(b"x-forwarded-for", b"192.0.2.9")],
     }
-    assert host_before(scope, [ip_network("10.0.0.0/24")]) == "192.0.2.9"
+    arrival = Arrival(
+        reader=asyncio.StreamReader(loop=Mock()),
+        writer=Mock(),
+        head=b"",
+        scope=scope,
+        certificates=(),
+    )
+    assert arrival_before(arrival, [ip_network("10.0.0.0/24")]).host == "192.0.2.9"
+
+
+# ------------------------------------------------------------ links
+
+
+def refusal_of_link(node: Node, pair: KeyPair, certificate: Files | None = None) -> str:
+    """Open a link in the name of `PEER` with a certificate; return the refusal, "" for none."""
+    key_of(node)
+    set_routes(
+        node,
+        {PEER: {"reached": "by-link", "keys": pair.public}},
+    )
+    headers = {"x-forwarded-for": "192.0.2.9"}
+    if certificate is not None:
+        headers["client-cert"] = percent_encoded(certificate)
+    with dialling(node, headers) as link:
+        answer = link.claim(PEER, pair, link.challenge())
+        wait_for(
+            lambda: "refused" in answer or node.links.count(PEER) == 1,
+            ANSWER_SECONDS,
+            0.02,
+        )
+        if "refused" not in answer:
+            (state,) = node.links.states()
+            assert state.address == "192.0.2.9:0"
+    return str(answer.get("refused", ""))
+
+
+@pytest.fixture
+def pair() -> KeyPair:
+    return KeyPair(KEY_GENERATORS["ed25519"]())
+
+
+@pytest.mark.parametrize(
+    ("owner", "reason"),
+    [(PEER, ""), (OTHER, MISMATCH), (None, MISSING)],
+)
+def test_a_link_needs_the_certificate_that_the_proxy_hands_on(
+    shared_world, files, pair, owner, reason
+):
+    node = behind(shared_world, "127.0.0.0/8")
+    assert refusal_of_link(node, pair, files.get(owner)) == reason
+
+
+def test_a_link_around_the_proxy_is_refused(shared_world, files, pair):
+    node = behind(shared_world, "192.0.2.1")
+    assert refusal_of_link(node, pair, files[PEER]) == MISSING
