@@ -22,6 +22,13 @@ PROXY = re.compile(
     r"http://(?:[A-Za-z0-9._~!$&'()*+,;=%-]{1,200}@)?"
     r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]]+):(?P<port>[0-9]{1,5})/?"
 )
+# A name, or an ending of names with a leading dot. The last part has a letter: without one, it is a
+# mistyped address.
+_NAME = re.compile(r"\.?(?:[\w-]+\.)*[0-9_-]*[^\W\d_][\w-]*", re.ASCII)
+HOST_RULE = (
+    "must be a name, the ending of names such as .bank.example, an address or a network such as "
+    "10.0.0.0/8"
+)
 PROXY_RULE = "must read http://host:port or http://user@host:port, without a password"
 
 
@@ -91,6 +98,19 @@ def proxy_at(url: str | None, password_file: str | Path | None) -> Proxy | None:
         unquote(parts.username or ""),
         password_file,
     )
+
+
+def is_proxy(url: str) -> bool:
+    """Return whether a text is the URL of a proxy whose host and port can exist."""
+    with suppress(ValueError):
+        return all([PROXY.fullmatch(url), urlsplit(url).port])
+    return False
+
+
+def is_host(text: str) -> bool:
+    """Return whether a text is a host, an ending of hosts or a network."""
+    forms = [_NAME.fullmatch(text), *_networks([text])]
+    return any(forms)
 
 
 @dataclass(frozen=True)

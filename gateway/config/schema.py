@@ -30,6 +30,7 @@ from gateway.config.values import (
     FILE_OF_SECRET,
     Bind,
     DatabaseUrl,
+    DirectHost,
     EventName,
     FileUrl,
     HttpUrl,
@@ -217,7 +218,7 @@ class OutboundSettings(Section):
     proxy_password: Path | None = Field(
         default=None, description="File with the password of its user and nothing else."
     )
-    direct: list[str] = Field(
+    direct: list[DirectHost] = Field(
         default_factory=list,
         description="Hosts reached without it: names, endings such as .bank.example, addresses, "
         "networks; this machine always is.",

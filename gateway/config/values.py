@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.domain.events import NAMES
 from route_table.model import NODE_ID, Identity, switch_word
 from route_table.model import NODE_RULE as RULE_OF_NODES
-from route_table.proxies import PROXY, PROXY_RULE
+from route_table.proxies import HOST_RULE, PROXY_RULE, is_host, is_proxy
 
 
 class Section(BaseModel):
@@ -83,7 +83,13 @@ def _network(value: str) -> str:
 
 def _proxy(value: str) -> str:
     """Check the URL of an HTTP proxy."""
-    require(PROXY.fullmatch(value), PROXY_RULE)
+    require(is_proxy(value), PROXY_RULE)
+    return value
+
+
+def _direct(value: str) -> str:
+    """Check a host that is reached without the proxy."""
+    require(is_host(value), HOST_RULE)
     return value
 
 
@@ -255,6 +261,7 @@ def _number_as_text(value: object) -> object:
 # A setting of one of these types is checked, and possibly normalised, by the function named in it;
 # pydantic reports its `ValueError` as the problem of the setting.
 Bind = Annotated[str, AfterValidator(_bind)]
+DirectHost = Annotated[str, AfterValidator(_direct)]
 ProxyUrl = Annotated[str, AfterValidator(_proxy)]
 NetworkName = Annotated[str, AfterValidator(_network)]
 EventName = Annotated[str, AfterValidator(_event)]

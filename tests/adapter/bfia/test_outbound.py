@@ -150,6 +150,15 @@ def test_a_user_may_be_percent_encoded(tmp_path):
     assert login_header(proxy) == b"proxy-authorization: Basic " + encoded + b"\r\n"
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_password_may_have_any_characters_and_end_its_line(tmp_path, end):
+    file = tmp_path / "password"
+    file.write_bytes(f" p@ss:/%#密 {end}".encode())
+    proxy = proxy_of(through(3128, "ann", str(file)))
+    assert proxy is not None
+    assert proxy.login() == ("ann", " p@ss:/%#密 ")
+
+
 # ---------------------------------------------------------------- the keys of an entry
 
 
@@ -260,7 +269,16 @@ def test_a_node_shows_and_uses_the_proxy_of_its_settings(world):
     assert "HTTP 403 Forbidden" in causes["tcp"]
 
 
-@pytest.mark.parametrize("proxy", ["proxy.bank:3128", "http://ann:secret@proxy.bank:3128"])
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "proxy.bank:3128",
+        "http://ann:secret@proxy.bank:3128",
+        "http://proxy.bank:65536",
+        "http://proxy.bank:0",
+        "http://[:::::]:3128",
+    ],
+)
 def test_a_setting_that_cannot_be_a_proxy_is_refused(tmp_path, proxy):
     with pytest.raises(Invalid) as refused:
         settings(tmp_path, outbound={"proxy": proxy})
@@ -280,6 +298,26 @@ def test_a_direct_host_counts_in_each_spelling(tmp_path, direct, host):
     outbound = {"proxy": "http://proxy.bank:3128", "direct": [direct]}
     configured = settings(tmp_path, outbound=outbound)
     assert configured.outbound.default.on_way_to(f"https://{host}:7380") is None
+
+
+@pytest.mark.parametrize(
+    "direct",
+    [
+        "*.bank.example",
+        "10.0.0.0/33",
+        "10.0.0",
+        "10.*",
+        "https://gw.bank.example",
+        "gw.bank.example:443",
+        "[2001:db8::7]",
+        "",
+    ],
+)
+def test_a_direct_host_that_no_host_can_be_is_refused(tmp_path, direct):
+    outbound = {"proxy": "http://proxy.bank:3128", "direct": ["gw.bank.example", direct]}
+    with pytest.raises(Invalid) as refused:
+        settings(tmp_path, outbound=outbound)
+    assert "outbound.direct" in str(refused.value)
 
 
 async def call_by_grpc(identity: Identity) -> None:
