@@ -10,12 +10,12 @@ import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tools.release.artefacts import ReleaseError
 
 SUITE = "bookworm"
-MIRROR = "http://deb.debian.org"  # BFIA_DEBIAN_MIRROR replaces it
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # Folder of the mirror, suite.
 ARCHIVES = (
@@ -142,7 +142,37 @@ def _hash_of(content: bytes) -> str:
 
 
 def _mirror() -> str:
-    return os.environ.get("BFIA_DEBIAN_MIRROR", MIRROR).rstrip("/")
+    """Return the address of Debian's archives: BFIA_DEBIAN_MIRROR, or that of this machine's apt.
+
+    Raises `ReleaseError` on a machine with neither.
+    """
+    return (os.environ.get("BFIA_DEBIAN_MIRROR") or _mirror_of_apt()).rstrip("/")
+
+
+@cache
+def _mirror_of_apt() -> str:
+    """Return the address from which this machine's apt takes Debian. Raises `ReleaseError`."""
+    advice = "name the address above debian/ and debian-security/ by BFIA_DEBIAN_MIRROR"
+    command = [
+        "apt-get",
+        "indextargets",
+        "--format=$(SITE) $(RELEASE)",
+        "Created-By: Packages",
+    ]
+    try:
+        targets = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ReleaseError(f"this machine has no apt: {advice}") from error
+    for line in targets.stdout.splitlines():
+        site, _, suite = line.partition(" ")
+        if suite == SUITE and site.endswith("/debian"):
+            return site.removesuffix("/debian")
+    raise ReleaseError(f"apt on this machine has no Debian {SUITE}: {advice}")
 
 
 # ------------------------------------------------------------ lock
@@ -241,13 +271,18 @@ def _records(text: str) -> Iterator[dict[str, str]]:
             yield record
 
 
-def write_locks(machines: Iterable[str], folder: Path) -> None:
-    """Write the lock of each machine anew."""
+def write_locks(
+    machines: Iterable[str],
+    folder: Path,
+    sources: Path = ROOT,
+) -> None:
+    """Write the lock of each machine anew; ``folder``: for apt's state."""
     for machine in machines:
         packages = current_packages(machine, folder / machine)
         lines = [package.line() for package in packages]
         heading = f"# Packages of the images for {machine}; python -m tools.release.images.debian"
-        lock_file(machine).write_text("\n".join([heading, *lines]) + "\n", encoding="utf-8")
+        file = lock_file(machine, sources)
+        file.write_text("\n".join([heading, *lines]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
