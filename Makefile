@@ -108,9 +108,10 @@ release: setup $(SITE)/.done $(NODE_MODULES)/.done ## build a release from the l
 
 SEED ?= 1
 COUNT ?= 0
+DATABASE ?= mariadb
 chaos: ENGINE := $(if $(filter file,$(origin ENGINE)),both,$(ENGINE)) # other than the demo's
-chaos: setup ## every fault in every phase of a job, on two real nodes, by processes and by Docker, with one gateway and with two, and over links; needs root (SEED=1 COUNT=0: all ENGINE=process|docker|links|k8s|swarm)
-	$(RUN) -m tools.chaos --engine $(ENGINE) --seed $(SEED) --count $(COUNT) $(ARGS)
+chaos: setup ## every fault in every phase of a job, on two real nodes, by processes and by Docker, with one gateway and with two, and over links; needs root (SEED=1 COUNT=0: all ENGINE=process|docker|links|k8s|swarm DATABASE=mariadb|postgresql)
+	$(RUN) -m tools.chaos --engine $(ENGINE) --database $(DATABASE) --seed $(SEED) --count $(COUNT) $(ARGS)
 
 proto: ## renew the code made from the transport layer's protobuf messages
 	$(VENV)/bin/uv tool run --from grpcio-tools python -m grpc_tools.protoc -I. --python_out=. adapter/bfia/channel/ptp.proto

@@ -28,6 +28,18 @@ def test_no_fault_breaks_a_rule():
     check_results(results)
 
 
+@pytest.mark.postgresql
+def test_no_fault_breaks_a_rule_with_postgresql():
+    results = run(
+        SEED,
+        count=1,
+        only="kill database",
+        paired=True,
+        database="postgresql",
+    )
+    assert [result.broken for result in results] == [""]
+
+
 @pytest.mark.s3
 @pytest.mark.docker
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 Trials run with processes and with Docker, with one gateway and with two gateways of the guest's
 node, and with two closed nodes that keep links to a hub (ENGINE=links). SEED= determines the order,
-COUNT= the number of trials with each engine. ENGINE=k8s and ENGINE=swarm use the clusters that
-.ci/services.sh starts.
+COUNT= the number of trials with each engine, DATABASE= whether MariaDB or PostgreSQL is used.
+ENGINE=k8s and ENGINE=swarm use the clusters that .ci/services.sh starts.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from tests.e2e.nodes import wait_for
 from tests.services import own_docker, usable
 from tools.chaos import links
+from tools.chaos.databases import DATABASES
 from tools.chaos.trials import Result, Trial, all_trials, play, sample
 from tools.chaos.world import ENGINES, World, within
 
@@ -49,7 +50,13 @@ def main() -> None:
             gateways = (False,)
         for paired in gateways:
             results += run(
-                options.seed, options.count, options.seconds, options.only, engine, paired
+                options.seed,
+                options.count,
+                options.seconds,
+                options.only,
+                engine,
+                paired,
+                database=options.database,
             )
     has_broken_rule = any(result.broken for result in results)
     sys.exit(int(has_broken_rule))
@@ -90,6 +97,12 @@ def parse_options() -> argparse.Namespace:
         default="both",
         help="of the guest's node",
     )
+    parser.add_argument(
+        "--database",
+        choices=tuple(DATABASES),
+        default="mariadb",
+        help="kind of the nodes' server",
+    )
     return parser.parse_args()
 
 
@@ -109,6 +122,7 @@ def run(
     engine: str = "process",
     paired: bool = False,
     brief: bool = False,
+    database: str = "mariadb",
 ) -> list[Result]:
     """Play trials, print each result, and return the results.
 
@@ -116,13 +130,14 @@ def run(
     - ``seconds``: no trial begins after this time, except the first ones; 0: no limit
     - ``only``: part of a fault or phase
     - ``brief``: play the trials of `sample` instead
+    - ``database``: kind of the nodes' server
     """
     trials = select_trials(seed, count, only, engine, paired, brief)
     end = time.monotonic() + seconds if seconds else float("inf")
 
     def play_all(world: World) -> list[Result]:
         gateways = "two gateways" if paired else "one gateway"
-        title = f"{engine}, {gateways}, seed {seed}"
+        title = f"{engine}, {database}, {gateways}, seed {seed}"
         print(f"| phase | fault | outcome | reason | seconds | until back | {title} |")
         print("|---|---|---|---|---|---|---|")
         results: list[Result] = []
@@ -136,7 +151,7 @@ def run(
         return results
 
     with TemporaryDirectory(prefix="bfia-chaos-") as home:
-        results = within(engine, Path(home), play_all, paired)
+        results = within(engine, Path(home), play_all, paired, database)
     broken = sum(bool(result.broken) for result in results)
     print(f"\n{len(results)} trials, {broken} broken", flush=True)
     return results

@@ -1,17 +1,14 @@
 """The world of the trials: two real nodes with all that a trial may break.
 
-A world has a MariaDB server, a proxy in each direction, and a small disk for the storage of both
-nodes. The guest's node may have two gateways, which the host reaches in turn. With Docker the world
-has its own daemon, and everything is in the network namespace of that; a Kubernetes or a Swarm
-is the suite's.
+A world has a server of MariaDB or PostgreSQL, a proxy in each direction, and a small disk for the
+storage of both nodes. The guest's node may have two gateways, which the host reaches in turn. With
+Docker the world has its own daemon, and everything is in the network namespace of that; a
+Kubernetes or a Swarm is the suite's.
 """
 
 import contextlib
 import copy
-import os
 import shutil
-import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pymysql
 import yaml
 
 from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node, free_ports, wait_for
+from tests.e2e.nodes import Federation, Node, wait_for
 from tests.services.own_docker import OwnDocker, enter
 from tools.chaos import pair
 from tools.chaos.clusters import Cluster, Pods, Tasks
 from tools.chaos.containers import Containers, DockerContainers, Processes
+from tools.chaos.databases import DATABASES, Database
 from tools.chaos.links import LinkedNodes
 from tools.chaos.proxy import Proxy
 
@@ -42,102 +39,6 @@ CLUSTERS: dict[str, type[Cluster]] = {
 }
 
 X = TypeVar("X")
-
-
-class Database:
-    """A MariaDB server that a trial may kill."""
-
-    def __init__(self, home: Path) -> None:
-        """``home``: its folder, which must not exist yet."""
-        self._home = home
-        self._data = home / "data"
-        self._socket = str(home / "s.sock")
-        self.port = free_ports(1)[0]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> "Database":
-        self._home.mkdir()
-        install = [
-            "mariadb-install-db",
-            "--no-defaults",
-            "--user=root",
-            f"--datadir={self._data}",
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-        ]
-        subprocess.run(
-            install,
-            check=True,
-            capture_output=True,
-        )
-        self.start()
-        with self._connection() as connection, connection.cursor() as cursor:
-            cursor.execute("create user bfia@'127.0.0.1' identified by 'bfia'")
-            cursor.execute("grant all on *.* to bfia@'127.0.0.1'")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def start(self) -> None:
-        """Start the server, and wait until it responds."""
-        command = [
-            "mariadbd",
-            "--no-defaults",
-            "--user=root",
-            f"--datadir={self._data}",
-            f"--socket={self._socket}",
-            f"--pid-file={self._home / 'm.pid'}",
-            "--skip-name-resolve",
-            "--bind-address=127.0.0.1",
-            f"--port={self.port}",
-            "--innodb-buffer-pool-size=32M",
-        ]
-        search_path = f"{os.environ.get('PATH', '')}:/usr/sbin"
-        with (self._home / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, "PATH": search_path},
-            )
-        wait_for(self._responds, 60, 0.1, "the database responds")
-
-    def kill(self) -> None:
-        """Kill the server, if it runs."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
-
-    def url(self, name: str) -> str:
-        """Create a database, and return its address."""
-        with self._connection() as connection, connection.cursor() as cursor:
-            cursor.execute(f"create database {name}")
-        return f"mysql+pymysql://bfia:bfia@127.0.0.1:{self.port}/{name}"
-
-    def installation(self, name: str) -> str:
-        """Return the id of the installation that uses a database; empty before it does."""
-        with self._connection() as connection, connection.cursor() as cursor:
-            cursor.execute(f"select id from {name}.installation")
-            return str((cursor.fetchone() or ("",))[0])
-
-    def _connection(self) -> "pymysql.Connection[pymysql.cursors.Cursor]":
-        return pymysql.connect(
-            unix_socket=self._socket,
-            user="root",
-        )
-
-    def _responds(self) -> bool:
-        # The driver would leave its socket open if nothing listens.
-        with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(self._socket) != 0:
-                return False
-        try:
-            self._connection().close()
-        except pymysql.Error:
-            return False
-        return True
 
 
 @contextmanager
@@ -190,13 +91,15 @@ def within(
     home: Path,
     work: Callable[[World], X],
     paired: bool = False,
+    kind: str = "mariadb",
 ) -> X:
     """Build a world with an engine, do the work in it, and end it; return the work's result.
 
-    ``paired``: the guest's node has two gateways.
+    - ``paired``: the guest's node has two gateways
+    - ``kind``: of the database server, one of `DATABASES`; closed nodes have none
     """
     if engine == "docker":
-        return _within_docker(home, work, paired)
+        return _within_docker(home, work, paired, kind)
     if engine == "links":
         return _within_links(home, work)
     with ExitStack() as stack:
@@ -206,7 +109,7 @@ def within(
             containers = stack.enter_context(CLUSTERS[engine](register))
         else:
             containers = Processes(register)
-        world = stack.enter_context(_built(home, containers, None, paired))
+        world = stack.enter_context(_built(home, containers, None, paired, kind))
         return work(world)
 
 
@@ -230,6 +133,7 @@ def _within_docker(
     home: Path,
     work: Callable[[World], X],
     paired: bool,
+    kind: str,
 ) -> X:
     """Do the work in a thread in the network namespace of a Docker daemon.
 
@@ -244,7 +148,7 @@ def _within_docker(
             daemon.start()
             containers = DockerContainers(home / "register", daemon)
             containers.build(home / "image")
-            with _built(home, containers, daemon, paired) as world:
+            with _built(home, containers, daemon, paired, kind) as world:
                 results.append(work(world))
         except BaseException as error:
             errors.append(error)
@@ -267,10 +171,11 @@ def _built(
     containers: Containers,
     daemon: OwnDocker | None,
     paired: bool,
+    kind: str,
 ) -> Iterator[World]:
     """Start everything, and end everything."""
     with ExitStack() as stack:
-        database = stack.enter_context(Database(home / "db"))
+        database = stack.enter_context(DATABASES[kind](home / "db"))
         disk = stack.enter_context(small_disk(home / "disk"))
         federation = Federation(
             home / "nodes", [jobs.GUEST, "second", jobs.HOST], containers.settings
