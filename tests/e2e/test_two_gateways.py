@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from adapter.bfia.examples import A_PROVIDER
+from tests.contracts.databases import careless_database, careless_postgresql
 from tests.e2e import jobs
 from tests.e2e.jobs import events, job_of, started
 from tests.e2e.nodes import Node, alive, process_engine, wait_for
@@ -18,12 +19,30 @@ from tests.e2e.two_gateways import shared_node
 
 pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
 
+DATABASES = {
+    "mariadb": careless_database,
+    "postgresql": careless_postgresql,
+}
+on_mariadb = pytest.mark.parametrize("shared", ["mariadb"], indirect=True)
+on_both = pytest.mark.parametrize(
+    "shared",
+    [
+        "mariadb",
+        pytest.param(
+            "postgresql",
+            marks=pytest.mark.postgresql,
+        ),
+    ],
+    indirect=True,
+)
+
 # The first and the second gateway of the guest's node, and the host's node.
 Shared = tuple[Node, Node, Node]
 
 
 @pytest.fixture(scope="module")
 def shared(
+    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     worker_id: str,
 ) -> Iterator[Shared]:
@@ -43,7 +62,8 @@ def shared(
     }
     # Runs of a gateway that is down count as lost only after the tests.
     pace = {"lost_gateway": 600.0}
-    with shared_node(home, f"{worker_id}_both", engine, pace) as nodes:
+    database = DATABASES[request.param]
+    with shared_node(home, f"{worker_id}_both", engine, pace, database) as nodes:
         first, _, host = nodes
         first.register(ping_pong)
         host.register(ping_pong)
@@ -68,6 +88,7 @@ def job_part(
     return node.ask("GET", f"/api/v1/jobs/{job_id}/{path}")
 
 
+@on_both
 def test_jobs_handed_in_at_both_are_advanced_once(shared, register):
     first, second, host = shared
     bodies = []
@@ -123,6 +144,7 @@ def received_messages(node: Node, job_id: str) -> int:
     return sum(session["messages"] for session in node.job(job_id)["channel_received"])
 
 
+@on_mariadb
 def test_messages_stay_ordered_and_unique_while_a_gateway_dies(shared):
     """The partner's messages come to the gateway without the session."""
     without_session, with_session, host = shared
@@ -143,6 +165,7 @@ def test_messages_stay_ordered_and_unique_while_a_gateway_dies(shared):
         assert len(events(node, job_id, "run RUNNING")) == 1
 
 
+@on_mariadb
 def test_the_other_goes_on_with_what_the_dead_one_scheduled(shared, register):
     """The shared node only schedules, so that no container dies with its gateway.
 

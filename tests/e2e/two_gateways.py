@@ -1,7 +1,7 @@
-"""One node that is two gateway processes on one MariaDB database, and a partner of it."""
+"""One node that is two gateway processes on one database, and a partner of it."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,16 @@ def shared_node(
     name: str,
     engine: Mapping[str, Any] = jobs.PATIENT_ENGINE,
     pace: Any = None,
+    database: Callable[[str], AbstractContextManager[str]] = careless_database,
     **limits: float,
 ) -> Iterator[tuple[Node, Node, Node]]:
     """Yield the two gateways of the guest's node and the host's node.
 
-    The host's route leads to the first gateway. ``name`` is the database's, ``limits`` are those
-    of the guest's node.
+    The host's route leads to the first gateway. ``name`` is the database's, which ``database``
+    creates; ``limits`` are those of the guest's node.
     """
     with ExitStack() as stack:
-        url = stack.enter_context(careless_database(name))
+        url = stack.enter_context(database(name))
         federation = Federation(
             home,
             [jobs.GUEST, "second", jobs.HOST],
