@@ -10,7 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy import and_, bindparam, func, or_, select, union_all
 
 from gateway.auth import with_origin
+from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
+from gateway.domain.scheduling.progress import has_untried_stops
 from gateway.domain.spec import JobSpec, NodeId, Note
 from gateway.domain.states import JobStatus
 from gateway.ports import JobSelection
@@ -194,7 +196,8 @@ def is_known(store: Store, job_id: str) -> bool:
 def jobs_with_work_left(store: Store) -> list[tuple[str, str]]:
     """Return (id, status) of the jobs with work left at this node, active or ended.
 
-    Jobs whose only work left is to repeat calls (such as stops) to other nodes do not count.
+    An ended job has some until each reachable node was told of the end once (ADR 64). Jobs whose
+    only work left is to repeat calls (such as stops) to other nodes do not count.
     """
     statuses_by_job: dict[str, str] = {}
     # The scheduler's record comes last, so that its status replaces the participant's.
@@ -205,20 +208,34 @@ def jobs_with_work_left(store: Store) -> list[tuple[str, str]]:
             statuses_by_job[row.job_id] = row.status
     for local in _ended_but_open(store):
         statuses_by_job.setdefault(local.id, str(local.status))
+    for job in _ended_but_untold(store):
+        statuses_by_job[job.id] = str(job.status)
     return list(statuses_by_job.items())
 
 
 def _ended_but_open(store: Store) -> Iterator[LocalJob]:
     """Yield the ended jobs that are not closed: they still hold something here."""
-    c = schema.local_job.c
-    query = select(c.job_id).where(
-        c.status.in_(_OVER),
-        c.due_at.is_not(None),
-    )
-    for job_id in store.values(query):
+    for job_id in _ended_but_due(store, schema.local_job):
         local = store.local_jobs.find(job_id)
         if local is not None and not local.closed:
             yield local
+
+
+def _ended_but_untold(store: Store) -> Iterator[Job]:
+    """Yield the ended jobs of which this node has yet to tell the end to another node."""
+    for job_id in _ended_but_due(store, schema.job):
+        job = store.jobs.find(job_id)
+        if job is not None and has_untried_stops(job):
+            yield job
+
+
+def _ended_but_due(store: Store, table: sa.Table) -> list[str]:
+    """Return the ids of the ended jobs of a table with a next action."""
+    query = select(table.c.job_id).where(
+        table.c.status.in_(_OVER),
+        table.c.due_at.is_not(None),
+    )
+    return store.values(query)
 
 
 def local_jobs_naming(

@@ -4,11 +4,15 @@ import threading
 
 import pytest
 
+from gateway.domain.records import replace
+from gateway.domain.spec import Call, CallState, Ending
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import PeerUnreachable, Refused
 from gateway.jobs.drain import Drain
 from gateway.jobs.intake import Intake
-from tests.builders import returning
+from tests.builders import OK, a_job, at, returning, sent
 from tests.cleaning.ended import left_behind
+from tests.contracts.databases import a_store
 from tests.e2e.nodes import wait_for
 
 
@@ -26,6 +30,51 @@ def test_a_node_without_jobs_drains_immediately_and_leaves(world):
     assert state["exit"] is True
     assert has_left.wait(30)
     assert node.post("/api/v1/undrain").json()["draining"] is False
+
+
+@pytest.mark.parametrize(
+    ("stop", "unreachable_since", "jobs_left"),
+    [
+        (Call(), None, ["job-1"]),
+        (sent(), None, ["job-1"]),
+        (Call(CallState.LOST, at(0), at(60), tries=1), None, []),
+        (sent(tries=2), None, []),
+        (OK, None, []),
+        (Call(), at(0), []),
+    ],
+    ids=["not sent", "without a response", "lost", "repeated", "answered", "unreachable"],
+)
+def test_drain_waits_until_each_partner_was_told_of_the_end_once(
+    tmp_path, stop, unreachable_since, jobs_left
+):
+    job = a_job(status=JobStatus.RUNNING, a=TaskStatus.SUCCESS)
+    told, partner = job.nodes.values()
+    nodes = {
+        told.node: replace(told, stop=OK),
+        partner.node: replace(partner, stop=stop, unreachable_since=unreachable_since),
+    }
+    ending = Ending(Outcome.SUCCEEDED, at(0))
+    job = replace(
+        job,
+        nodes=nodes,
+        status=JobStatus.FINISHED,
+        outcome=Outcome.SUCCEEDED,
+        ending=ending,
+        ended_at=at(0),
+    )
+    has_left = threading.Event()
+    with a_store(f"sqlite:///{tmp_path / 'test.db'}") as store:
+        store.jobs.add(job, "flow")
+        drain = Drain(store, returning(None), returning(at(1)), 0.02)
+        drain.on_empty(has_left.set)
+
+        state = drain.begin(stop_jobs=False, exit_when_empty=True)
+
+        assert [job["job_id"] for job in state["jobs"]] == jobs_left
+        if not jobs_left:
+            assert has_left.wait(30)
+        drain.close()
+    assert has_left.is_set() is (not jobs_left)
 
 
 def test_an_unknown_way_to_drain_is_refused(world):

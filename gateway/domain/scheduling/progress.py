@@ -309,6 +309,19 @@ def _lets_job_end(node: NodeJob) -> bool:
     return node.unreachable_since is not None and node.create.state is not CallState.SENT
 
 
+def has_untried_stops(job: Job) -> bool:
+    """Return whether a job that is over has a stop of which not even the first try is over.
+
+    A node that is unreachable does not count, nor does a stop that was tried and is repeated.
+    """
+    return any(_is_stop_untried(node) for node in job.nodes.values())
+
+
+def _is_stop_untried(node: NodeJob) -> bool:
+    """Return whether the end of the job has yet to be told to a node that seems to be up."""
+    return node.stop.tries <= 1 and not _lets_job_end(node)
+
+
 def _conclude(
     job: Job,
     outcome: Outcome,
