@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # build.sh [BASE [TAG]]: builds the gateway's image from any base with Python 3.11.
 # Installs on this machine, so the base needs neither pip nor a network; $PYTHON (3.11, with pip, on Linux of the
-# same architecture) does that. EXTRA=k8s adds what a Kubernetes as engine needs. Defaults: python:3.11-slim, bfia-gateway:0.1.0, python3.11.
+# same architecture) does that. EXTRA=k8s adds what a Kubernetes as engine needs, EXTRA=all also
+# what PostgreSQL and further options need. Defaults: python:3.11-slim, bfia-gateway:0.1.0, python3.11.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
