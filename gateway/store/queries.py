@@ -196,7 +196,7 @@ def is_known(store: Store, job_id: str) -> bool:
 def jobs_with_work_left(store: Store) -> list[tuple[str, str]]:
     """Return (id, status) of the jobs with work left at this node, active or ended.
 
-    An ended job has some until each reachable node was told of the end once (ADR 64). Jobs whose
+    An ended job has some until its stop was tried once at each reachable node (ADR 64). Jobs whose
     only work left is to repeat calls (such as stops) to other nodes do not count.
     """
     statuses_by_job: dict[str, str] = {}
@@ -208,7 +208,7 @@ def jobs_with_work_left(store: Store) -> list[tuple[str, str]]:
             statuses_by_job[row.job_id] = row.status
     for local in _ended_but_open(store):
         statuses_by_job.setdefault(local.id, str(local.status))
-    for job in _ended_but_untold(store):
+    for job in _ended_without_stops(store):
         statuses_by_job[job.id] = str(job.status)
     return list(statuses_by_job.items())
 
@@ -221,8 +221,8 @@ def _ended_but_open(store: Store) -> Iterator[LocalJob]:
             yield local
 
 
-def _ended_but_untold(store: Store) -> Iterator[Job]:
-    """Yield the ended jobs of which this node has yet to tell the end to another node."""
+def _ended_without_stops(store: Store) -> Iterator[Job]:
+    """Yield the ended jobs whose stop this node has yet to try at another node."""
     for job_id in _ended_but_due(store, schema.job):
         job = store.jobs.find(job_id)
         if job is not None and has_untried_stops(job):

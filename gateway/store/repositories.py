@@ -183,7 +183,12 @@ class SqlDatasets(InDatabase):
                 stored = _parse_dataset(connection.execute(query).scalar())
                 if stored != before:
                     return False
-                upsert(connection, schema.dataset, key, _dataset_values(after))
+                values = _dataset_values(after)
+                if stored is None:
+                    # No lock holds a missing row, and an upsert would overwrite a later one.
+                    connection.execute(schema.dataset.insert().values(**key, **values))
+                else:
+                    upsert(connection, schema.dataset, key, values)
             return True
 
         return repeat_on_conflict(compare_and_replace)

@@ -44,9 +44,7 @@ def test_a_node_without_jobs_drains_immediately_and_leaves(world):
     ],
     ids=["not sent", "without a response", "lost", "repeated", "answered", "unreachable"],
 )
-def test_drain_waits_until_each_partner_was_told_of_the_end_once(
-    tmp_path, stop, unreachable_since, jobs_left
-):
+def test_drain_waits_for_the_first_try_of_each_stop(tmp_path, stop, unreachable_since, jobs_left):
     job = a_job(status=JobStatus.RUNNING, a=TaskStatus.SUCCESS)
     told, partner = job.nodes.values()
     nodes = {

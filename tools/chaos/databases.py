@@ -265,7 +265,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _runs(pid: int) -> bool:
-    """Return whether a process exists and is no zombie."""
+    """Return whether a process exists, and is not only an entry that its parent has yet to read."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except OSError:

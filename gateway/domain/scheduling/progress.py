@@ -318,7 +318,7 @@ def has_untried_stops(job: Job) -> bool:
 
 
 def _is_stop_untried(node: NodeJob) -> bool:
-    """Return whether the end of the job has yet to be told to a node that seems to be up."""
+    """Return whether the first try of the stop is outstanding at a node that seems to be up."""
     return node.stop.tries <= 1 and not _lets_job_end(node)
 
 
