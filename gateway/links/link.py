@@ -192,7 +192,8 @@ class Link:
         while True:
             room = await self._room(stream)
             data = await loop.sock_recv(stream.sock, room)
-            if not data:
+            is_open = self._multiplexer.is_open(stream.number)  # it may end while data arrives
+            if not data or not is_open:
                 break
             frame = self._multiplexer.send(stream.number, data)
             await self._send(frame)

@@ -1,13 +1,15 @@
 """The connection of a link whose ends write more than they read."""
 
 import asyncio
+import gc
 import socket
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
 
+from gateway.domain.links.frames import Frame, Kind, decode, encode
 from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from gateway.links import link as link_module
 from gateway.links.carrier import Carrier, LinkLost
@@ -199,6 +201,38 @@ def fail_without_descriptors():
 
 def test_a_link_outlasts_a_stream_for_which_no_descriptor_is_free(monkeypatch):
     asyncio.run(ask_for_a_stream(monkeypatch))
+
+
+async def reset_while_bytes_arrive():
+    """Let a stream's end and its next bytes arrive at the same time; return unforeseen errors."""
+    errors = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    async with carriers() as (opened, accepted), asyncio.timeout(SECONDS):
+        link = link_on(
+            opened,
+            Receiver().serve,
+            dials_out=True,
+        )
+        running = asyncio.create_task(link.run())
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.setblocking(False)
+            link.adopt(theirs)
+            frame = decode(await accepted.receive())
+            reset = Frame(Kind.RESET, frame.stream)
+            accepted.post(encode(reset))
+            ours.send(b"x")
+            with suppress(ConnectionError):  # its last byte was unread
+                assert await loop.sock_recv(ours, 1) == b""
+        link.close()
+        await asyncio.gather(running, return_exceptions=True)
+    gc.collect()  # reports the errors of forgotten tasks
+    return errors
+
+
+def test_bytes_of_a_stream_that_ends_at_the_same_time_are_no_fault():
+    assert asyncio.run(reset_while_bytes_arrive()) == []
 
 
 class FaultyConnection:
