@@ -254,7 +254,7 @@ def _lists(stores: Stores) -> None:
         user="b",
         partner="c",
         component="d",
-        reason="E",
+        reason="TIMEOUT",
         since=_MOMENT,
     )
     queries.page(store, filters, 10, queries.JobCursor(1.0, "job"))

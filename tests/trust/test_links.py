@@ -246,7 +246,7 @@ def test_a_message_that_is_too_long_ends_the_connection(gateway):
         link.wait_for_end()
 
 
-def test_connections_without_proof_do_not_keep_a_partner_at_their_address_away(gateway, pairs):
+def test_unproven_connections_keep_no_partner_at_their_address_away(gateway, pairs):
     with contextlib.ExitStack() as idle:
         strangers = [idle.enter_context(dialling(gateway)) for _ in range(MAX_UNPROVEN_PER_CLIENT)]
         for stranger in strangers:
