@@ -74,7 +74,7 @@ test-scale: setup ## requirements at their full size: 100 jobs under Docker, tab
 	$(RUN) -m pytest -q -m scale -n 2 --dist loadgroup --durations=0 tests/scale tests/network $(ARGS)
 
 test-fast: setup ## what takes milliseconds, and whether texts, reasons and pages are complete: under a minute
-	$(RUN) -m pytest -q -m "not slow and not docker and not mariadb" tests/domain tests/registry tests/routes tests/store \
+	$(RUN) -m pytest -q -m "not slow and not docker and not mariadb and not postgresql" tests/domain tests/registry tests/routes tests/store \
 	  tests/cli/test_languages.py tests/test_documents.py tests/test_reference.py
 
 check: setup $(NODE_MODULES)/.done ## format, lint, types, the rooms' import rules, words, how the code reads

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import sqlalchemy as sa
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from gateway.domain.spec import Note
 from gateway.store import events, queries, schema
@@ -23,6 +23,7 @@ from gateway.store.audit import SqlAudit
 from gateway.store.database import cause_of, increase, open_database, repeat_on_conflict
 from gateway.store.dialects import POSTGRESQL, SQLITE, connect
 from gateway.store.functions import json_member, position
+from gateway.store.providers import SqlProviders
 from gateway.store.repositories import (
     Gateways,
     SqlRouteVersions,
@@ -30,7 +31,7 @@ from gateway.store.repositories import (
     SqlTokens,
     SqlUsedSignatures,
 )
-from gateway.store.snapshot import snapshot
+from gateway.store.snapshot import fill, snapshot
 from gateway.store.store import Store
 
 _MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -106,6 +107,21 @@ def _require(is_met: bool, text: str) -> None:
     """Raise `FormLacking` with a text unless an effect is as the node needs it."""
     if not is_met:
         raise FormLacking(text)
+
+
+# ------------------------------------------------------------ backups
+
+
+def _restores(stores: Stores) -> None:
+    """Fill the empty tables with a backup's rows, and number new rows after these."""
+    note = Note(_MOMENT, "job PENDING", "ann", {})
+    stores.first.note("job-0", "scheduler", [note, note])
+    with snapshot(stores.first) as tables:
+        copied = {name: list(rows) for name, rows in tables}
+    stores.first.execute(schema.timeline.delete())
+    fill(stores.second, [(name, iter(rows)) for name, rows in copied.items()])
+    stores.first.note("job-0", "scheduler", [note])
+    _require(len(stores.second.timeline("job-0")) == 3, "rows are missing")
 
 
 # ------------------------------------------------------------ rows and their values
@@ -254,7 +270,7 @@ def _lists(stores: Stores) -> None:
         user="b",
         partner="c",
         component="d",
-        reason="TIMEOUT",
+        reason="EXIT_1",
         since=_MOMENT,
     )
     queries.page(store, filters, 10, queries.JobCursor(1.0, "job"))
@@ -272,6 +288,11 @@ def _lists(stores: Stores) -> None:
         records.involves("A")
     SqlAudit(store).list(action="x", patterns=["POST /%"], refused=True)
     SqlTokens(store).delete_expired("a_", _MOMENT)
+    Gateways(store).jobs_with_runs_of("me")
+    SqlProviders(store).superseded_since("acme:1.0.0@docker", _MOMENT)
+    c = schema.task.c
+    progress = select(c.job_id, func.sum(sa.case((c.status == "SUCCESS", 1), else_=0)))
+    store.rows(progress.group_by(c.job_id))
 
 
 def _clock(stores: Stores) -> None:
@@ -308,6 +329,7 @@ def _table_changes(stores: Stores) -> None:
 
 # The forms by name, in their order.
 FORMS: Mapping[str, Callable[[Stores], None]] = {
+    "restores": _restores,  # the first one, as a backup is restored into empty tables only
     "exact texts": _exact_texts,
     "long texts": _long_texts,
     "exact numbers": _exact_numbers,

@@ -5,6 +5,8 @@ from contextlib import ExitStack
 import pytest
 
 from gateway.store import schema
+from gateway.store.database import open_database
+from gateway.store.store import Store
 from tests.contracts.databases import a_store, careless_database, careless_postgresql
 
 SERVERS = {
@@ -40,12 +42,21 @@ def shared_url(request, tmp_path_factory, worker_id):
             yield url
 
 
+@pytest.fixture(scope="module")
+def engines(shared_url):
+    """The connections of two gateways to the module's database."""
+    engines = [open_database(shared_url) for _ in range(2)]
+    yield engines
+    for engine in engines:
+        engine.dispose()
+
+
 @pytest.fixture
-def stores(shared_url):
+def stores(engines):
     """The stores of two gateways on one empty database."""
-    with a_store(shared_url) as first, a_store(shared_url) as second:
-        delete_rows(first)
-        yield first, second
+    first, second = map(Store, engines)
+    delete_rows(first)
+    return first, second
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from gateway.domain.applications import APPROVED, IllegalMove, Kind, Side, recor
 from gateway.errors import NotFound
 from gateway.store.applications import SqlApplications
 from tests.domain.test_applications import NOW, an_application
+from tests.store.kinds import on_sqlite
 
 JOBS = [f"job-{number}" for number in range(8)]
 
@@ -37,6 +38,7 @@ def test_an_id_is_unique_per_partner_side_and_kind(store):
     assert applications.find(Side.THEIRS, "B", Kind.DATASET, "a1") == first
 
 
+@on_sqlite
 def test_applications_are_listed_by_pages_and_filters(store):
     applications = SqlApplications(store)
     first = applications.add(an_application())
@@ -51,6 +53,7 @@ def test_applications_are_listed_by_pages_and_filters(store):
     assert applications.list(Side.THEIRS, Kind.DATASET, partner="B") == [first]
 
 
+@on_sqlite
 def test_an_unknown_number_is_not_found(store):
     applications = SqlApplications(store)
 

@@ -19,6 +19,7 @@ from gateway.runtime.context import NodeContext
 from gateway.store import schema
 from tests.builders import a_local_job, a_spec, at, returning
 from tests.memory_engine import MemoryEngine
+from tests.store.kinds import on_sqlite
 from tests.store.parallel import in_parallel
 
 pytestmark = pytest.mark.xdist_group("claims")  # one database for the module
@@ -92,6 +93,7 @@ def test_two_gateways_race_for_the_last_cores(stores):
         assert gateway.view()["remaining"]["cpu"] == 8
 
 
+@on_sqlite
 def test_the_next_in_line_is_notified_when_resources_are_free(store):
     notifications = []
     pool = a_pool(store, notifications.append)
@@ -119,6 +121,7 @@ def test_the_next_in_line_is_notified_when_resources_are_free(store):
     assert holder["job_id"] == high.id
 
 
+@on_sqlite
 def test_a_job_with_an_unreadable_record_releases_its_reservations(store):
     job = a_job_that_needs(8, 1)
     pool = a_pool(store)
@@ -137,6 +140,7 @@ def test_a_job_with_an_unreadable_record_releases_its_reservations(store):
     assert pool.view()["remaining"]["cpu"] == 8
 
 
+@on_sqlite
 def test_a_job_that_has_ended_reserves_nothing(store):
     job = a_job_that_needs(1, 1)
     store_jobs(store, [job])
@@ -151,6 +155,7 @@ def test_a_job_that_has_ended_reserves_nothing(store):
     assert a_pool(store).view()["holders"] == []
 
 
+@on_sqlite
 def test_claims_of_ended_jobs_are_released_within_a_minute_and_logged(store):
     now = 0.0
     pool = Resources(returning(NODE_CAPACITY), store, lambda: at(now), ignore_jobs)
@@ -181,6 +186,7 @@ def test_claims_of_ended_jobs_are_released_within_a_minute_and_logged(store):
     assert events.count("resources returned by the reconciler") == 1
 
 
+@on_sqlite
 def test_the_main_engine_while_down_has_the_capacity_this_gateway_last_saw(store):
     settings = a_configuration(resources={"cpu": 20, "cpu_overcommit": 2})
 
@@ -260,6 +266,7 @@ def test_claims_on_a_further_engine_survive_a_restart_with_new_totals(stores):
     assert refusal.value.reason == "RESOURCES_NEVER"
 
 
+@on_sqlite
 def test_what_others_use_of_a_cluster_is_free_again_once_it_is_seen_to_be(store):
     engine = ChangeableEngine(Capacity(16, 16 * GIB, others=Capacity(8, GIB)))
     # With a cap of 12 of 16 cores, the others' 8 cores take 4 from the jobs.
@@ -296,6 +303,7 @@ def test_what_others_use_of_a_cluster_is_free_again_once_it_is_seen_to_be(store)
     assert changes == [FAR]
 
 
+@on_sqlite
 def test_an_engine_down_at_the_start_has_the_capacity_last_seen(store):
     never_seen = far_capacity(store, an_engine(16, down=True))
     assert never_seen.by_engine()[FAR].total is None
@@ -364,6 +372,7 @@ def test_gpus_are_held_however_counted_and_older_claims_hold_none(stores):
     assert second.ledger().claims["job-1"].further == {FAR: Amounts.of(2, GIB)}
 
 
+@on_sqlite
 def test_no_request_waits_long_for_an_engine_that_hangs(store):
     engine = HangingEngine(Capacity(4, GIB))
     changed = threading.Event()

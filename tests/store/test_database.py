@@ -20,6 +20,7 @@ from provider_registry.revisions import Action, Revision
 from tests.builders import a_job, a_spec, at, raising
 from tests.contracts.databases import careless_database
 from tests.registry.builders import a_provider
+from tests.store.kinds import on_sqlite
 from tests.store.parallel import in_parallel
 
 pytestmark = pytest.mark.xdist_group("database")  # one database for the module
@@ -148,6 +149,7 @@ def test_concurrent_increases_of_a_new_row_add_up(stores):
     store.execute(pool.delete().filter_by(**key))
 
 
+@on_sqlite
 def test_a_log_that_cannot_be_written_rolls_nothing_back(store, monkeypatch):
     disk_full = OSError(28, "No space left on device")
     monkeypatch.setattr(timeline.log, "info", raising(disk_full))
@@ -165,6 +167,7 @@ def test_a_log_that_cannot_be_written_rolls_nothing_back(store, monkeypatch):
     assert events == ["job PENDING"]
 
 
+@on_sqlite
 def test_an_unknown_job_is_not_deleted(store):
     assert queries.drop_job(store, "job-nowhere", at(2), "ann", {}) is False
 
@@ -180,6 +183,7 @@ def test_a_database_server_is_asked_for_its_time(store):
 # ------------------------------------------------------------ bounded caches
 
 
+@on_sqlite
 def test_the_cache_of_providers_is_bounded(store, monkeypatch):
     monkeypatch.setattr(providers_module, "MAX_CACHED_READS", 1)
     first = a_provider()
@@ -218,6 +222,7 @@ def test_the_cache_of_records_is_bounded():
     assert cache.get("job-2") is not None
 
 
+@on_sqlite
 def test_the_cache_of_the_jobs_of_tasks_is_bounded(store, monkeypatch):
     monkeypatch.setattr(store_module, "MAX_TASK_IDS", 1)
     for number in (1, 2):

@@ -9,6 +9,7 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.store import schema
 from gateway.store.queries import JobFilter, page
 from tests.builders import a_job, a_local_job, a_spec, at
+from tests.store.kinds import on_sqlite
 
 pytestmark = pytest.mark.xdist_group("job lists")  # one database for the module
 
@@ -24,6 +25,7 @@ def test_jobs_are_listed_once_by_pages(store):
     assert [entry.job_id for entry in running] == ["job-4", "job-2"]
 
 
+@on_sqlite
 def test_a_list_of_a_partners_jobs_parses_no_other_jobs(store):
     add_jobs_with_partners(store)
     table = schema.local_job
@@ -63,6 +65,7 @@ def test_jobs_of_an_older_gateway_are_found_by_their_nodes(store):
     "limit",
     [1, 2, 3, 20],
 )
+@on_sqlite
 def test_jobs_of_both_sides_and_of_one_moment_are_one_list(store, limit):
     job_ids = []
     for number in range(12):

@@ -11,6 +11,7 @@ from gateway.store import schema
 from gateway.store.part_rows import MAX_IN_RECORD
 from gateway.store.serialization import dumps_record
 from tests.builders import a_job, a_local_job, a_run
+from tests.store.kinds import on_sqlite
 
 pytestmark = pytest.mark.xdist_group("store")  # one database for the module
 
@@ -113,6 +114,7 @@ def test_a_stale_change_of_a_large_job_is_computed_anew(stores):
     assert first.jobs.get(JOB) == second.jobs.get(JOB)
 
 
+@on_sqlite
 def test_a_change_of_one_task_of_many_writes_little(store):
     store.jobs.add(a_large_job(), "flow")
     sizes = []
@@ -133,6 +135,7 @@ def test_a_change_of_one_task_of_many_writes_little(store):
     assert 0 < sum(sizes) < LONGEST_WRITE
 
 
+@on_sqlite
 def test_a_retried_task_of_many_is_read_once(stores):
     first, second = stores
     first.jobs.add(a_large_job(), "flow")
@@ -148,6 +151,7 @@ def test_a_retried_task_of_many_is_read_once(stores):
     assert rows_with_states(first, schema.task, JOB) == TASKS
 
 
+@on_sqlite
 def test_a_record_of_an_earlier_version_moves_its_tasks_when_written(stores):
     first, second = stores
     job = a_large_job()
@@ -175,6 +179,7 @@ def store_as_before(store, job):
         connection.execute(schema.task.update().values(state=None, position=None))
 
 
+@on_sqlite
 def test_runs_move_to_their_rows_once_they_are_many(stores):
     first, second = stores
     first.local_jobs.add(a_part_with(MAX_IN_RECORD), "flow")
@@ -198,6 +203,7 @@ def test_runs_move_to_their_rows_once_they_are_many(stores):
     assert rows_with_states(first, schema.run, JOB) == MAX_IN_RECORD + 2
 
 
+@on_sqlite
 def test_a_small_record_keeps_its_tasks(store):
     store.jobs.add(a_job("a -> b"), "flow")
 

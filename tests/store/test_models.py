@@ -10,6 +10,7 @@ from gateway.errors import Conflict
 from gateway.store.models import SqlModels, publish
 from tests.builders import at
 from tests.store.builders import FLOW_ID, store_training
+from tests.store.kinds import on_sqlite
 
 pytestmark = pytest.mark.xdist_group("models")  # one database for the module
 
@@ -29,6 +30,7 @@ def test_the_write_that_ends_a_training_stores_its_model_once(store):
     assert models.addresses() == {Address("ns", "job-1-模型"): f"version job-1 of model {FLOW_ID}"}
 
 
+@on_sqlite
 def test_a_deleted_model_is_not_stored_again_by_later_writes(store):
     def close(local):
         return replace(local, closed=True)
@@ -41,6 +43,7 @@ def test_a_deleted_model_is_not_stored_again_by_later_writes(store):
     assert models.all() == []
 
 
+@on_sqlite
 def test_an_existing_version_stays_as_it_is(store):
     store_training(store)
     [stored] = SqlModels(store).all()
@@ -55,6 +58,7 @@ def test_an_existing_version_stays_as_it_is(store):
     assert SqlModels(store).all() == [stored]
 
 
+@on_sqlite
 def test_a_deployed_version_is_not_deleted(store):
     models = SqlModels(store)
     store_training(store)

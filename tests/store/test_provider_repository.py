@@ -12,9 +12,12 @@ from provider_registry.revisions import Action, Revision
 from tests.e2e.nodes import example
 from tests.registry.builders import a_description, a_provider
 from tests.registry.memory import MemoryRepository
+from tests.store.kinds import with_implementations
 from tests.store.parallel import in_parallel
 
 pytestmark = pytest.mark.xdist_group("providers")  # one database for the module
+
+on_each = with_implementations("providers", "memory", "database", "database of its own")
 
 AT = datetime(
     2026,
@@ -27,7 +30,7 @@ AT = datetime(
 )
 
 
-@pytest.fixture(params=["memory", "database", "database of its own"])
+@pytest.fixture
 def providers(request, store):
     if request.param == "memory":
         return MemoryRepository()
@@ -59,6 +62,7 @@ def a_revision(
     )
 
 
+@on_each
 def test_a_provider_comes_back_as_it_was(providers):
     provider = replace(
         provider_from_request(example("register_unionpay.json")),
@@ -74,6 +78,7 @@ def test_a_provider_comes_back_as_it_was(providers):
     assert providers.get(provider.key) == provider
 
 
+@on_each
 def test_revisions_are_kept_in_order_and_the_newest_is_in_force(providers):
     unionpay = provider_from_request(example("register_unionpay.json"))
     providers.write(a_revision(unionpay, seconds=3))
@@ -114,6 +119,7 @@ def test_revisions_are_kept_in_order_and_the_newest_is_in_force(providers):
         providers.write(a_revision(old, 3))
 
 
+@on_each
 def test_the_history_of_a_deleted_provider_goes_on(providers):
     unionpay = provider_from_request(example("register_unionpay.json"))
     provider = a_provider()
@@ -129,6 +135,7 @@ def test_the_history_of_a_deleted_provider_goes_on(providers):
     assert actions == ["updated", "deleted", "updated"]
 
 
+@on_each
 def test_the_revision_replaced_since_a_moment_is_returned(providers):
     first = a_revision(
         a_provider(),
@@ -156,6 +163,7 @@ def test_the_revision_replaced_since_a_moment_is_returned(providers):
         assert providers.superseded_since(first.key, after(seconds)) == revision
 
 
+@on_each
 @pytest.mark.parametrize(
     "lookalike",
     ["ACME", "acmé", "aсme"],
@@ -176,6 +184,7 @@ def test_keys_that_only_look_alike_are_different(providers, lookalike):
     assert providers.list() == [original]
 
 
+@on_each
 def test_a_name_has_one_owner_until_it_is_handed_over(providers):
     assert providers.owner("acme") is None
     assert providers.claim("acme", "ann") == "ann"
@@ -189,6 +198,7 @@ def test_a_name_has_one_owner_until_it_is_handed_over(providers):
     assert providers.owner("other") == ""
 
 
+@on_each
 def test_one_of_several_concurrent_claims_wins(providers):
     def claim(number):
         return providers.claim("new", str(number))
@@ -196,6 +206,7 @@ def test_one_of_several_concurrent_claims_wins(providers):
     assert len(set(in_parallel(6, claim))) == 1
 
 
+@on_each
 def test_concurrent_registrations_each_get_a_revision(providers):
     registry = Registry(providers)
 

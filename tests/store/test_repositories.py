@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 
 from gateway.domain.datasets import Dataset, Grant, MemoryDatasets
 from gateway.domain.run import Address
@@ -20,9 +21,12 @@ from gateway.store.repositories import (
 from route_table.editing import Change
 from route_table.live import LiveRoutes, Version
 from tests.builders import at
+from tests.store.kinds import on_sqlite, with_implementations
 from tests.store.parallel import in_parallel
 
 pytestmark = pytest.mark.xdist_group("repositories")  # one database for the module
+
+on_each = with_implementations("datasets", "memory", "database")
 
 AT = datetime(
     2026,
@@ -41,7 +45,7 @@ VALIDITY = 120
 # ------------------------------------------------------------ datasets
 
 
-@pytest.fixture(params=["memory", "database"])
+@pytest.fixture
 def datasets(request, store):
     if request.param == "memory":
         return MemoryDatasets()
@@ -84,6 +88,7 @@ def a_dataset(name="t", **changes):
     return Dataset(**(fields | changes))
 
 
+@on_each
 def test_a_dataset_is_stored_and_replaced(datasets):
     assert datasets.get("ns", "t") is None
 
@@ -99,6 +104,7 @@ def test_a_dataset_is_stored_and_replaced(datasets):
     assert datasets.get("ns", "t") == newer
 
 
+@on_each
 def test_names_of_datasets_that_only_look_alike_are_different(datasets):
     lookalikes = ["T", "ţ", "т"]  # the storage tells them apart as well
     for name in ("t", *lookalikes):
@@ -112,6 +118,7 @@ def test_names_of_datasets_that_only_look_alike_are_different(datasets):
     assert datasets.list() == [a_dataset()]
 
 
+@on_each
 def test_concurrent_writers_leave_one_dataset(datasets):
     def put(number):
         datasets.put(a_dataset(count=number))
@@ -122,6 +129,7 @@ def test_concurrent_writers_leave_one_dataset(datasets):
     assert stored == a_dataset(count=stored.count)
 
 
+@on_each
 def test_one_of_several_concurrent_uploads_of_a_name_is_recorded(datasets):
     uploads = [a_dataset("race", size=size) for size in range(6)]
 
@@ -137,6 +145,7 @@ def test_one_of_several_concurrent_uploads_of_a_name_is_recorded(datasets):
     assert datasets.get("ns", "race") in uploads
 
 
+@on_each
 def test_a_dataset_is_replaced_only_if_it_is_the_expected_one(datasets):
     first = a_dataset("race", size=1)
     second = a_dataset("race", size=7)
@@ -149,9 +158,34 @@ def test_a_dataset_is_replaced_only_if_it_is_the_expected_one(datasets):
     assert datasets.get("ns", "race") == second
 
 
+@pytest.mark.parametrize(
+    "shared_url",
+    [pytest.param("postgresql", marks=pytest.mark.postgresql)],
+    indirect=True,
+)
+def test_an_upload_recorded_after_the_look_is_not_overwritten(stores, engines):
+    """Elsewhere the look locks the missing row."""
+    mine, theirs = a_dataset("race", size=1), a_dataset("race", size=2)
+    ours, others = map(SqlDatasets, stores)
+
+    def record_theirs(_connection, _cursor, text, *_):
+        if text.endswith("FOR UPDATE") and others.get("ns", "race") is None:
+            others.put(theirs)
+
+    sa.event.listen(engines[0], "after_cursor_execute", record_theirs)
+    try:
+        is_stored = ours.replace(None, mine)
+    finally:
+        sa.event.remove(engines[0], "after_cursor_execute", record_theirs)
+
+    assert not is_stored
+    assert others.get("ns", "race") == theirs
+
+
 # ------------------------------------------------------------ routes
 
 
+@on_sqlite
 def test_two_gateways_keep_their_route_files_in_step(store, tmp_path):
     files = [tmp_path / "first.yml", tmp_path / "second.yml"]
     for number, file in enumerate(files):
@@ -195,6 +229,7 @@ def reload_all(*gateways):
         routes.reload()
 
 
+@on_sqlite
 def test_a_version_of_routes_with_an_existing_number_is_not_added(store):
     versions = SqlRouteVersions(store, "me")
     first = Version(
@@ -299,6 +334,7 @@ def test_a_line_of_the_audit_with_nul_is_stored_as_it_is_hashed(store):
     ],
     ids=["refused", "accepted", "period"],
 )
+@on_sqlite
 def test_the_audit_is_filtered(store, filters, moment):
     audit = SqlAudit(store)
     audit.add(
@@ -349,6 +385,7 @@ def test_one_of_several_concurrent_requests_with_one_signature_is_accepted(store
     assert len(set(first_users)) == 1
 
 
+@on_sqlite
 def test_a_signature_is_remembered_while_it_is_valid(store):
     now = AT
     signatures = SqlUsedSignatures(store, lambda: now)

@@ -1,4 +1,4 @@
-"""The records of jobs: round trips, races, the cache, and searches, on SQLite and on MariaDB."""
+"""The records of jobs: round trips, races, the cache, and searches."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,6 +28,7 @@ from gateway.store.database import open_database, require_no_transaction
 from gateway.store.serialization import dumps, dumps_record, loads
 from gateway.store.store import Store
 from tests.contracts.databases import a_store
+from tests.store.kinds import on_sqlite
 from tests.store.parallel import in_parallel
 
 pytestmark = pytest.mark.xdist_group("store")  # one database for the module
@@ -326,6 +327,7 @@ def test_a_change_never_builds_on_a_job_that_was_deleted_and_created_again(store
     )
 
 
+@on_sqlite
 def test_no_call_to_the_outside_inside_a_transaction(store):
     require_no_transaction()
     with store.write(), pytest.raises(RuntimeError):
@@ -336,6 +338,7 @@ def test_no_call_to_the_outside_inside_a_transaction(store):
 # ------------------------------------------------------------ the cache
 
 
+@on_sqlite
 def test_jobs_with_long_texts_do_not_fill_the_memory(store, shared_url, monkeypatch):
     """A partner may create such jobs, and end them, as often as it likes."""
     monkeypatch.setattr(records, "MAX_CACHED_CHARACTERS", 50_000)  # three of the jobs below
@@ -365,6 +368,7 @@ def add_long_job(jobs, job_id):
     jobs.update(job_id, add_warning("w" * 5000))
 
 
+@on_sqlite
 def test_an_unchanged_record_is_not_read_again_and_a_recreated_one_is(store):
     store.jobs.add(a_job(), "flow")
     cached = store.jobs.get("job-1")
@@ -473,6 +477,7 @@ def test_jobs_are_listed_by_flow_and_state_and_when_they_are_due(store):
     assert store.local_jobs.due(local_due + SECOND) == ["job-1"]
 
 
+@on_sqlite
 def test_tasks_and_runs_are_found_by_id(store):
     store.jobs.add(a_job(), "flow")
     store.local_jobs.add(a_local_job(), "flow")
