@@ -140,7 +140,12 @@ def _exact_texts(stores: Stores) -> None:
 def _long_texts(stores: Stores) -> None:
     """Store a long text and read it again."""
     templates = SqlTemplates(stores.first)
-    templates.put("long", "ann", _MOMENT, {"text": _LONG_TEXT})
+    templates.put(
+        "long",
+        "ann",
+        _MOMENT,
+        {"text": _LONG_TEXT},
+    )
     stored = templates.get("long").job["text"]
     _require(stored == _LONG_TEXT, "a text of 300,000 bytes is not stored whole")
 
@@ -155,9 +160,22 @@ def _exact_numbers(stores: Stores) -> None:
 
 def _row_numbers(stores: Stores) -> None:
     """Let the database number rows in the order of insertion."""
-    note = Note(_MOMENT, "job PENDING", "ann", {})
-    stores.first.note("job-1", "scheduler", [note, note])
-    stores.second.note("job-1", "scheduler", [note])
+    note = Note(
+        _MOMENT,
+        "job PENDING",
+        "ann",
+        {},
+    )
+    stores.first.note(
+        "job-1",
+        "scheduler",
+        [note, note],
+    )
+    stores.second.note(
+        "job-1",
+        "scheduler",
+        [note],
+    )
     _require(len(stores.first.timeline("job-1")) == 3, "rows are missing")
     _require(events.newest_number(stores.first) >= 3, "rows are not numbered")
 
@@ -197,7 +215,12 @@ def _row_locks(stores: Stores) -> None:
         with store.write() as connection:
             repaired = connection.execute(locked).scalar_one()
             connection.execute(pool.update().values(repaired=repaired + 1))
-            increase(connection, pool, {"id": 1}, {"ignored": 1})
+            increase(
+                connection,
+                pool,
+                {"id": 1},
+                {"ignored": 1},
+            )
 
     _at_once(stores, count)
     row = stores.first.first(select(pool))
@@ -211,7 +234,13 @@ def _first_use(stores: Stores) -> None:
 
     def use(store: Store) -> None:
         signatures = SqlUsedSignatures(store, lambda: _MOMENT)
-        answers.append(signatures.first("s", threading.current_thread().name, 60.0))
+        answers.append(
+            signatures.first(
+                "s",
+                threading.current_thread().name,
+                60.0,
+            )
+        )
 
     _at_once(stores, use)
     _require(len(set(answers)) == 1, f"one key was first for {len(set(answers))} writers")
@@ -225,7 +254,13 @@ def _at_once(stores: Stores, work: Callable[[Store], None]) -> None:
             store = stores.first
             if number % 2:
                 store = stores.second
-            pending.append(threads.submit(repeat_on_conflict, partial(work, store), _WRITERS))
+            pending.append(
+                threads.submit(
+                    repeat_on_conflict,
+                    partial(work, store),
+                    _WRITERS,
+                )
+            )
         for future in pending:
             future.result()
 
@@ -233,11 +268,25 @@ def _at_once(stores: Stores, work: Callable[[Store], None]) -> None:
 def _snapshots(stores: Stores) -> None:
     """Copy the tables as of one moment, while another gateway writes."""
     audit = SqlAudit(stores.second)
-    audit.add(_MOMENT, "ann", "before", 200, None, {})
+    audit.add(
+        _MOMENT,
+        "ann",
+        "before",
+        200,
+        None,
+        {},
+    )
     with snapshot(stores.first) as tables:
         _, rows = next(tables)
         list(rows)
-        audit.add(_MOMENT, "ann", "during", 200, None, {})
+        audit.add(
+            _MOMENT,
+            "ann",
+            "during",
+            200,
+            None,
+            {},
+        )
         copied = {name: list(rows) for name, rows in tables}
     actions = [row["action"] for row in copied["audit"]]
     _require("during" not in actions, "a copy contains later changes")
@@ -249,7 +298,12 @@ def _snapshots(stores: Stores) -> None:
 def _searches(stores: Stores) -> None:
     """Find texts: their position, patterns with escapes, and members of JSON."""
     templates = SqlTemplates(stores.first)
-    templates.put("50% Off", "ann", _MOMENT, {"user": "ü", "nul": "\0"})
+    templates.put(
+        "50% Off",
+        "ann",
+        _MOMENT,
+        {"user": "ü", "nul": "\0"},
+    )
     c = schema.template.c
     for condition in (
         position(c.name, "% O") == 3,
@@ -270,23 +324,42 @@ def _lists(stores: Stores) -> None:
         user="b",
         partner="c",
         component="d",
-        reason="EXIT_1",
+        reason="TIMEOUT",
         since=_MOMENT,
     )
-    queries.page(store, filters, 10, queries.JobCursor(1.0, "job"))
+    queries.page(
+        store,
+        filters,
+        10,
+        queries.JobCursor(1.0, "job"),
+    )
     queries.count(store)
     queries.statuses(store)
     queries.submitted(store)
     queries.jobs_with_work_left(store)
     queries.local_jobs_naming(store, ["a_b"])
-    queries.drop_job(store, "job-1", _MOMENT, "ann", {})
+    queries.drop_job(
+        store,
+        "job-1",
+        _MOMENT,
+        "ann",
+        {},
+    )
     for records in (store.jobs, store.local_jobs):
         records.find("job-1")
         list(records.unfinished())
         records.due(_MOMENT)
-        records.has_active_jobs("scheduler", "A", 0)
+        records.has_active_jobs(
+            "scheduler",
+            "A",
+            0,
+        )
         records.involves("A")
-    SqlAudit(store).list(action="x", patterns=["POST /%"], refused=True)
+    SqlAudit(store).list(
+        action="x",
+        patterns=["POST /%"],
+        refused=True,
+    )
     SqlTokens(store).delete_expired("a_", _MOMENT)
     Gateways(store).jobs_with_runs_of("me")
     SqlProviders(store).superseded_since("acme:1.0.0@docker", _MOMENT)
