@@ -27,6 +27,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.task_ids import TaskIds
+from gateway.domain.volumes import CountVolume, ignore_volume
 from gateway.errors import (
     GatewayError,
     Invalid,
@@ -555,18 +556,20 @@ class BfiaProtocol:
         observe: Callable[[Exchange], None] = _ignore,
         listener: ListenerProof = ListenerProof(),
         links: Connector | None = None,
+        count_volume: CountVolume = ignore_volume,
     ) -> None:
         """``listener``: what this node's listener for peers demands of all nodes.
 
-        ``links`` opens connections over links; None: this process has none.
+        ``links`` opens connections over links; None: this process has none. ``count_volume`` counts
+        the bytes of each exchange.
         """
         self._me = me
         self._listener = listener
         self._routes = routes
         self._links = links
-        self._connections = Connections(observe, links)
+        self._connections = Connections(observe, links, count_volume)
         # Connections of their own: lost calls may occupy every place of the others.
-        self._probes = Connections(links=links)
+        self._probes = Connections(links=links, count_volume=count_volume)
         # Node -> headers that prove this node's identity to that node, as FATE's protocol requires
         self.proof_headers: Callable[[NodeId], Mapping[str, str]] = _no_headers
         # Returns the key pair that signs requests; None: requests are sent unsigned.

@@ -23,6 +23,7 @@ import httpx
 
 from adapter.bfia.kept import UNPROMISED, idle_seconds
 from adapter.bfia.outbound import open_socket, proxy_of
+from gateway.domain.volumes import CountVolume, ignore_volume
 from gateway.errors import PeerUnreachable
 from gateway.links.links import Connector, WithoutLinks
 from gateway.runtime.context import Exchange
@@ -475,14 +476,18 @@ class Connections:
         self,
         observe: Callable[[Exchange], None] = _ignore,
         links: Connector | None = None,
+        count_volume: CountVolume = ignore_volume,
     ) -> None:
         """`adapter.bfia.peer` calls ``observe`` with every exchange, for the metrics.
+
+        It calls ``count_volume`` with the bytes of every exchange that has a response.
 
         ``links`` opens connections over links; None: this process has none.
         """
         self._links = links
         self._clients: Clients[tuple[str, Identity], Client] = Clients(self._client)
         self.observe = observe
+        self.count_volume = count_volume
         # (node id, address) of each peer that was checked against the profile of its route.
         # Only `adapter.bfia.peer` reads and changes this set.
         self.profile_checked: set[tuple[str, str]] = set()

@@ -33,6 +33,7 @@ from adapter.bfia.relay_wire import NEXT_HOP_UNREACHABLE, TARGET_UNREACHABLE, WI
 from adapter.page import Page, page_of
 from gateway.domain.entries import as_mapping
 from gateway.domain.spec import NodeId
+from gateway.domain.volumes import Volume
 from gateway.errors import GatewayError, NotAllowed, NotServed, PeerUnreachable, Refused, shorten
 from gateway.identity import signatures
 from gateway.identity.keys import KeyPair
@@ -388,7 +389,7 @@ class Peer:
     def _send(self, client: Client, call: _Call) -> Response:
         """Send a request and return the response. Raises `PeerUnreachable`."""
         try:
-            return client.send(call.request, call.timeout)
+            response = client.send(call.request, call.timeout)
         except NotConnected as error:
             self._record(call, status=None, code=None, message=f"cannot connect: {error}")
             text = f"cannot connect to {call.speaker}: {error}"
@@ -398,6 +399,13 @@ class Peer:
             self._record(call, status=None, code=None, message=f"no answer: {error}")
             text = f"no answer from {call.speaker}: {error}"
             raise PeerUnreachable(text, reason=call.unreachable_reason) from error
+        self._count(call.request.body, response.body)
+        return response
+
+    def _count(self, sent: bytes, received: bytes) -> None:
+        """Count the bytes of an exchange with the peer."""
+        volume = Volume(bytes_in=len(received), bytes_out=len(sent))
+        self._connections.count_volume(self.node, volume)
 
     def _record(
         self,
@@ -534,6 +542,7 @@ class Peer:
             response = client.send(Request("POST", path, headers, body), timeout)
         except (NotConnected, NoResponse) as error:
             raise PeerUnreachable(f"no answer from {route.url}: {error}") from error
+        self._count(body, response.body)
         return response.status, response.body
 
     def other_profile(self, status: int, response: Any) -> str:

@@ -39,6 +39,7 @@ from adapter.bfia.link_transport import ROUTE_URL
 from adapter.bfia.paths import ROOT
 from adapter.bfia.peer import LONGEST_CALL
 from adapter.bfia.requests import incoming
+from gateway.domain.volumes import Volume
 from gateway.errors import Invalid, PeerUnreachable
 from route_table.institutions import nodes_of
 from route_table.model import Route, RouteTable, UnknownNode
@@ -193,6 +194,19 @@ class _Transit:
             milliseconds = str(int(seconds * 1000))
             headers.append((relay_wire.WITHIN.encode(), milliseconds.encode()))
         return headers
+
+
+class _Sent:
+    """The number of bytes of a body that were sent on."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    async def count(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the pieces of a body, and count their bytes."""
+        async for piece in body:
+            self.bytes += len(piece)
+            yield piece
 
 
 def _is_between_nodes(scope: Scope) -> bool:
@@ -388,6 +402,9 @@ class Relay:
         Raises httpx's errors, `RelayRefused`.
         """
         client = self._courier.client(route.identity)
+        sent = _Sent()
+        if body is not None:
+            body = sent.count(body)
         connect = min(_CONNECT_SECONDS, seconds)
         request = client.stream(
             transit.request.method,
@@ -402,7 +419,10 @@ class Relay:
             extensions={**sni_extension(route.identity), ROUTE_URL: route.url},
         )
         async with request as response:
-            return await _copy(response, f"node {_name_with_hop(route)}")
+            copy = await _copy(response, f"node {_name_with_hop(route)}")
+        volume = Volume(bytes_in=len(copy.body), bytes_out=sent.bytes)
+        self._courier.count_volume(route.node, volume)
+        return copy
 
     def _refusal(self, error: RelayRefused, transit: _Transit) -> Response:
         """Return this node's own response to a control request or to a message of the channel."""

@@ -30,6 +30,7 @@ from gateway.admin.responses import partners as responses
 from gateway.admin.route_tests import RouteTests, RouteTestStream
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
+from gateway.domain.volumes import RecentVolumes
 from gateway.errors import Conflict, Invalid, NotFound
 from gateway.http.pagination import numbered_page, page_of
 from gateway.links.links import Connector
@@ -120,6 +121,7 @@ class RouteServices:
     signs_as_fate: Callable[[NodeId], bool]
     listener: ListenerProof  # what the listener for peers demands of all nodes
     links: Connector  # the links that stand
+    volumes: Callable[[NodeId], RecentVolumes]  # bytes exchanged with a node
 
 
 _Services = Annotated[RouteServices, Depends(service(RouteServices))]
@@ -163,7 +165,13 @@ def list_routes(
 def get_route(services: _Services, node: str) -> Response:
     table = services.routes.table
     route = _with_proof(services, _find(table, node))
-    return Reply({"version": table.version, "route": route})
+    return Reply(
+        {
+            "version": table.version,
+            "route": route,
+            "traffic": services.volumes(node),
+        }
+    )
 
 
 @router.put(

@@ -33,6 +33,7 @@ from gateway.http.peers import (
     with_quota,
 )
 from gateway.http.proxies import Network, through_proxies
+from gateway.http.volumes import CountingVolumes
 from route_table import certificates
 from route_table.model import Bearer
 
@@ -131,8 +132,9 @@ def _inner_peer_layers(
 ) -> list[Layer]:
     """Return the layers of the peers' listener that need the sender's identity.
 
-    From the outermost to the innermost, they are the quotas, the relay, the record of refusals, the
-    signatures of responses, their seals, and the notes for a rehearsed upgrade.
+    From the outermost to the innermost, they are the count of bytes, the quotas, the relay, the
+    record of refusals, the signatures of responses, their seals, and the notes for a rehearsed
+    upgrade.
     """
     settings = services.settings
     routes = services.registries.routes
@@ -183,6 +185,8 @@ def _inner_peer_layers(
             sender=partial(_quota_name, peers.peer_table.accepts),
         ),
         partial(with_quota, per_minute=OPEN_PER_MINUTE, sender=_open_quota_name),
+        # Also of relayed requests, and of refusals by the layers above.
+        partial(CountingVolumes, sender=_counted_partner, count=peers.volumes.add),
     ]
 
 
@@ -211,15 +215,34 @@ def _quota_name(
     """
     if _is_of_container(scope):
         return None
-    sender = _claimed_sender(scope)
-    if not sender:  # a message of the channel names its sender in other headers
-        ends = read_ends(scope["headers"])
-        sender = ends[0] if ends else ""
+    sender = _sender_by_any_header(scope)
     if not accepts(sender):
         sender = ""
     if sender and (link_of(scope) or client_certificate(scope)):
         return sender
     return f"{sender} at {address_of(scope)}"
+
+
+def _sender_by_any_header(scope: Scope) -> str:
+    """Return the node that a request names as its sender; "" if it names none."""
+    sender = _claimed_sender(scope)
+    if sender:
+        return sender
+    ends = read_ends(scope["headers"])  # of a message of the channel
+    if ends is None:
+        return ""
+    return ends[0]
+
+
+def _counted_partner(scope: Scope) -> str:
+    """Return the node whose bytes a request has.
+
+    Empty for a container's request, and for one that another gateway of this node passes on: that
+    gateway has counted it.
+    """
+    if _is_of_container(scope) or _is_handed_on(scope):
+        return ""
+    return _sender_by_any_header(scope)
 
 
 def _open_quota_name(scope: Scope) -> str | None:

@@ -15,7 +15,7 @@ from gateway.bootstrap.listeners import build_listeners, grpc_servers
 from gateway.bootstrap.peer_proof import MESSAGE_REMEDY, message_risk
 from gateway.bootstrap.services import build_services
 from gateway.config.schema import Settings
-from gateway.errors import Invalid
+from gateway.errors import GatewayError, Invalid
 from gateway.runtime.trials import Step
 from route_table.live import LiveRoutes
 from route_table.model import DEFAULT_ENTRY
@@ -102,6 +102,8 @@ class Gateway:
         services.scheduling.scheduler.loop.stop()
         services.runs.executor.stop()
         services.foundation.lanes.close()
+        with suppress(GatewayError):  # the database is away
+            services.peers.volumes.save()
         # All loops and lanes have ended, so no further response can be deferred.
         services.scheduling.scheduler.record_deferred()
         services.runs.executor.record_deferred()

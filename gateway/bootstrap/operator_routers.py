@@ -128,6 +128,7 @@ def provide_services(
         signs_as_fate=services.peers.fate.has_to_sign,
         listener=listener_proof(foundation.settings),
         links=services.peers.links,
+        volumes=services.peers.volumes.recent,
     )
     application_services = applications.ApplicationServices(
         applications=services.partners.applications,

@@ -33,9 +33,12 @@ from gateway.ports import ParticipantApi, SchedulerApi
 from gateway.runtime.context import Peers
 from gateway.runtime.liveness import Outages
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.volume_counter import VolumeCounter
 from gateway.store.queries import count
 from gateway.store.store import Store
+from gateway.store.volumes import SqlVolumes
 from route_table.live import LiveRoutes
+from route_table.model import DEFAULT_ENTRY
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +62,7 @@ class PeerServices:
     seals: Seals  # of messages to other nodes, and from them
     outages: Outages
     links: Links  # connections that nodes without an open port keep
+    volumes: VolumeCounter  # bytes exchanged with each partner
     exchanges: ExchangeBook  # the last requests of each partner, for a rehearsed upgrade
 
 
@@ -92,6 +96,13 @@ def build_peer_services(
         BrokerLimits(message_bytes=limits.message_bytes, session_bytes=limits.session_bytes),
     )
     links = Links()
+    volumes = VolumeCounter(
+        node,
+        lambda: registries.routes.table.routes,
+        DEFAULT_ENTRY,
+        SqlVolumes(store),
+        clock,
+    )
     metrics = Metrics(
         partial(count, store),
         broker,
@@ -99,12 +110,15 @@ def build_peer_services(
         engines.resources.ledger,
         engines.capacities.responding,
         partial(_link_counts, links, registries.routes),
+        volumes.since_start,
     )
     keyring = Keyring(settings.state_dir)
     _ = keyring.signing  # refuses an unusable file at the start
     statement_keys = statement_keys_of(settings)
     check_signer(statement_keys)
-    protocol = BfiaProtocol(node, registries.routes, metrics.requested, listener, links)
+    protocol = BfiaProtocol(
+        node, registries.routes, metrics.requested, listener, links, volumes.add
+    )
     fate = FateSide(settings, store, registries.registry, protocol, peer_table.profile_name, clock)
     bundles = Bundles(node, registries.registry, statement_keys, peer_table.entry, clock)
     # Set late, as these need the protocol themselves, or are built after it.
@@ -141,7 +155,7 @@ def build_peer_services(
             protocol.session_per_task,
             partial(_container_address, foundation, late),
         ),
-        courier=Courier(links),
+        courier=Courier(links, volumes.add),
         seals=protocol.seals,
         outages=Outages(
             protocol.has_route,
@@ -149,6 +163,7 @@ def build_peer_services(
             partial(_resume_calls, late),
         ),
         links=links,
+        volumes=volumes,
         exchanges=ExchangeBook(settings.state_dir / FOLDER),
     )
 

@@ -22,6 +22,7 @@ from gateway.jobs import announcements
 from gateway.runtime.chores import Chore, Chores
 
 _AUDIT_HEAD_INTERVAL = 3600.0  # seconds between two looks whether the audit log has to be signed
+_VOLUMES_INTERVAL = 60.0  # seconds between two times that partners' bytes are written
 _EXCHANGES_INTERVAL = 60.0  # seconds between two times that partners' requests are written
 
 
@@ -67,6 +68,7 @@ def build_services(
         Chore("announcements", partners.announcements.compare, announcements.INTERVAL),
         Chore("connections", peers.protocol.keep_connections, KEEPING_INTERVAL),
         Chore("exchanges", peers.exchanges.save, _EXCHANGES_INTERVAL, is_due_at_start=False),
+        Chore("volumes", peers.volumes.save, _VOLUMES_INTERVAL, is_due_at_start=False),
         Chore("audit head", peers.sign_audit, _AUDIT_HEAD_INTERVAL),
     ]
     return Services(

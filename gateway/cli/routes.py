@@ -12,8 +12,8 @@ from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, who
 from gateway.cli.command import Output, command
 from gateway.cli.language import t
 from gateway.cli.output import say
-from gateway.cli.tables import Columns, listing, print_steps
-from gateway.cli.values import difference, translate_own, when
+from gateway.cli.tables import Columns, listing, print_steps, table
+from gateway.cli.values import amount, difference, translate_own, when
 from route_table.model import PROFILES
 
 commands = typer.Typer(name="route")
@@ -211,6 +211,40 @@ def _sealing(route: Mapping[str, Any]) -> str:
     if "required" in sealing and not has_key:
         sealing = f"{sealing}, no key"
     return str(sealing)
+
+
+@command(commands, "show", "JG0100002200000020")
+def show(node: Client, node_id: options.NodeId) -> Output:
+    """Show a route, and the bytes exchanged with its node today and this month (UTC).
+
+    They are the bodies of requests and responses, without headers and TLS.
+    """
+    response = node.get(path_of("routes", node_id))
+    yield response
+    route = response["route"]
+    traffic = response["traffic"]
+    rows = [
+        ["address", _address(route)],
+        ["profile", route["profile"]],
+        ["institution", route["institution"]],
+        ["deadline", _deadline(route)],
+        ["relay", route["relay"]],
+        ["proof", _proof(route)],
+        ["sealing", _sealing(route)],
+        ["enabled", route["enabled"]],
+        ["today", _traffic_text(traffic["today"])],
+        ["this month", _traffic_text(traffic["month"])],
+    ]
+    table(f"route to {node_id}", ["", ""], rows)
+    if route["remedy"]:
+        _print_remedies([route])
+
+
+def _traffic_text(traffic: Mapping[str, Any]) -> str:
+    """Return the bytes received and sent."""
+    received = amount(traffic["bytes_in"])
+    sent = amount(traffic["bytes_out"])
+    return t(f"{received} in, {sent} out")
 
 
 @command(

@@ -12,6 +12,8 @@ from prometheus_client.registry import Collector
 from gateway.broker import Broker
 from gateway.domain.amounts import CORE, Amounts, AmountsByEngine
 from gateway.domain.resources import ClaimState, Ledger
+from gateway.domain.spec import NodeId
+from gateway.domain.volumes import Volume
 from gateway.runtime.context import Exchange
 from gateway.store.queries import Counts
 
@@ -38,12 +40,14 @@ class Metrics(Collector):
         ledger: Callable[[], Ledger],
         engines: Callable[[], Mapping[str, bool]],
         links: Callable[[], Mapping[tuple[str, str], int]],
+        volumes: Callable[[], Mapping[NodeId, Volume]],
     ) -> None:
         """``counts`` returns the numbers of jobs, runs and tasks by state.
 
         ``channel`` has the messages of containers. ``ledger`` returns the node's pool of resources.
         ``engines`` returns, by each engine's name, whether the engine responds. ``links`` returns
-        the number of standing links by node and direction (``in`` or ``out``).
+        the number of standing links by node and direction (``in`` or ``out``). ``volumes`` returns
+        the bytes exchanged with each partner since the start.
         """
         self._counts = counts
         self._channel = channel
@@ -51,6 +55,7 @@ class Metrics(Collector):
         self._ledger = ledger
         self._engines = engines
         self._links = links
+        self._volumes = volumes
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "bfia_peer_requests",
@@ -130,6 +135,7 @@ class Metrics(Collector):
             ["node", "direction"],
             self._links(),
         )
+        yield from _volume_metrics(self._volumes())
 
 
 def _result_of(exchange: Exchange) -> str:
@@ -324,6 +330,25 @@ def _claims_gauge(ledger: Ledger) -> GaugeMetricFamily:
         ["state"],
         {"held": len(ledger.holders), "waiting": waiting},
     )
+
+
+def _volume_metrics(volumes: Mapping[NodeId, Volume]) -> Iterator[CounterMetricFamily]:
+    """Yield the bytes exchanged with each partner of the route table."""
+    received = CounterMetricFamily(
+        "bfia_partner_received_bytes",
+        "Bytes of requests and responses received from a partner, without headers.",
+        labels=["node"],
+    )
+    sent = CounterMetricFamily(
+        "bfia_partner_sent_bytes",
+        "Bytes of requests and responses sent to a partner, without headers.",
+        labels=["node"],
+    )
+    for node, volume in sorted(volumes.items()):
+        received.add_metric([node], volume.bytes_in)
+        sent.add_metric([node], volume.bytes_out)
+    yield received
+    yield sent
 
 
 def _by_kind(amounts: Amounts, has_gpus: bool) -> dict[str, float]:

@@ -449,6 +449,15 @@ link = _table(
     _required("links", LongText),
 )
 
+# The bytes of requests and responses exchanged with a partner on a day (UTC), such as 2026-11-29.
+partner_volume = _table(
+    "partner_volume",
+    _key("partner", Id),
+    _key("day", Word),
+    _required("bytes_in", BigInteger),
+    _required("bytes_out", BigInteger),
+)
+
 # One row, written at the first start: the id that tells this installation's containers from those
 # of other installations.
 installation = _table(

@@ -13,10 +13,12 @@ import httpx
 from adapter.bfia.channel.codec import INVOKE, TransportReply, decode_answer
 from adapter.bfia.channel.grpc_client import GrpcConnection, is_grpc
 from adapter.bfia.channel.http_client import BadAddress, HttpConnections, PeerResponse
+from adapter.bfia.channel.pieces import total_length
 from adapter.bfia.connections import Clients
 from adapter.bfia.link_transport import LinkTransport
 from adapter.bfia.outbound import proxy_of
 from adapter.page import first_words
+from gateway.domain.volumes import CountVolume, Volume, ignore_volume
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from gateway.links.links import Connector
 from gateway.runtime.client_proxies import client_proxy
@@ -43,9 +45,18 @@ class _NoAnswer(GatewayError):
 class Courier:
     """Kept connections to all peers. Belongs to one event loop; close it there."""
 
-    def __init__(self, links: Connector | None = None) -> None:
-        """``links`` opens connections over links; None: this process has none."""
+    def __init__(
+        self,
+        links: Connector | None = None,
+        count_volume: CountVolume = ignore_volume,
+    ) -> None:
+        """``links`` opens connections over links; None: this process has none.
+
+        ``count_volume`` counts the bytes of each push that has a response, and of the exchanges of
+        the relay, which calls it itself.
+        """
         self._links = links
+        self.count_volume = count_volume
         self._http: Clients[Identity, HttpConnections] = Clients(self._open_http)
         # Key: the peer's URL, and the TLS identity
         self._grpc: Clients[tuple[str, Identity], GrpcConnection] = Clients(_open_grpc)
@@ -97,6 +108,7 @@ class Courier:
         hop = ""
         if route.via:
             hop = f"next hop {route.via}: "
+        size = total_length(body)
         try:
             response = await self._post(path, route, body, headers)
         except BadAddress as error:
@@ -108,6 +120,8 @@ class Courier:
             raise _NoAnswer(f"{hop}{type(error).__name__}: {error}") from error
         except PeerUnreachable as error:
             raise _NoAnswer(hop + error.message) from error
+        volume = Volume(bytes_in=len(response.content), bytes_out=size)
+        self.count_volume(route.node, volume)
         is_server_error = response.status >= 500 and not may_be_unknown
         if response.status == 429 or is_server_error:
             raise _NoAnswer(f"{hop}it answered HTTP {response.status}{_reason(response)}")

@@ -190,11 +190,31 @@ class RoutesPage(Page):
     problems: list[str] = Field(description="why the file as it is now is not in force")
 
 
+class Traffic(BaseModel):
+    """Bytes of the bodies of requests and responses, in both directions; no headers, no TLS."""
+
+    bytes_in: int = Field(description="received from the node")
+    bytes_out: int = Field(description="sent to the node")
+
+
+class RecentTraffic(BaseModel):
+    """The bytes exchanged with a node, by UTC.
+
+    Those at other gateways of this node count after a minute at most.
+    """
+
+    today: Traffic
+    month: Traffic = Field(description="since the first day of this month")
+
+
 class OneRoute(BaseModel):
-    """A route, and the version of the table."""
+    """A route with its bytes, and the version of the table."""
 
     version: int = Field(description="of the table in force")
     route: Route
+    traffic: RecentTraffic = Field(
+        description="exchanged with the node; of the entry default: with all nodes without an entry"
+    )
 
 
 class RouteTest(BaseModel):

@@ -2,7 +2,7 @@
 import { ApiError, request, segment } from "../api.js";
 import { button, notify } from "../dialogs.js";
 import { h } from "../dom.js";
-import { timestamp } from "../format.js";
+import { byteSize, timestamp } from "../format.js";
 import { apiWord, stepName, translate } from "../language.js";
 import { eventsOf } from "../stream.js";
 import { badge, card, hint, stepTable } from "../widgets.js";
@@ -52,6 +52,10 @@ export function linksOf({ reached, dial, links, link_failure: failure }) {
   const cause = failure && hint(translate("last link failed"), " ", timestamp(failure.at));
   return [...text, ends, cause, failure && hint(failure.cause)];
 }
+
+/** The bytes received from a partner and sent to it. */
+export const trafficOf = ({ bytes_in: received, bytes_out: sent }) =>
+  translate("traffic", { received: byteSize(received), sent: byteSize(sent) });
 
 /** A button that tests a route, and shows each step in `place` as it was taken. */
 export const testButton = ({ node }, place) => button("test", () => testRoute(node, place));
