@@ -75,7 +75,7 @@ class Broker:
         self._uploads = Uploads(self._capacity)
         self._sessions: dict[str, Session] = {}
         self._last_use: dict[str, float] = {}  # time of the last push or pop, by session
-        self._ended: dict[str, float] = {}  # time of the end, by session
+        self._ended: dict[str, float] = {}  # time of the end, by session; the oldest end first
         self._readers: dict[tuple[str, str], list[_Reader]] = {}  # by session and topic
         self._last_refusals: dict[str, str] = {}  # by session, the oldest first
         self._refusals: Counter[tuple[str, str]] = Counter()  # by operation and reason
@@ -233,6 +233,7 @@ class Broker:
         Waiting readers and writers of the session fail with `SessionReleased`.
         """
         self._forget_old_ends()
+        self._ended.pop(session_id, None)  # so that the session becomes the newest entry
         self._ended[session_id] = self._clock()
         session = self._sessions.pop(session_id, None)
         self._last_use.pop(session_id, None)
@@ -248,9 +249,11 @@ class Broker:
 
     def _forget_old_ends(self) -> None:
         """Forget the ends of sessions that are no longer refused."""
-        for name in list(self._ended):
-            if not self.has_ended(name):
-                del self._ended[name]
+        while self._ended:
+            oldest = next(iter(self._ended))
+            if self.has_ended(oldest):
+                return
+            del self._ended[oldest]
 
     async def _remove_folder(self, session: Session) -> None:
         """Delete a session's folder.

@@ -142,6 +142,8 @@ def is_unprintable(text: str) -> bool:
 
     These are the Unicode categories Cc and Cs (halves of surrogate pairs).
     """
+    if text.isprintable():  # much faster; other texts are not all unprintable in this sense
+        return False
     return any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -86,7 +85,7 @@ def notes_of(
     **details: int | str,
 ) -> list[Note]:
     """Return one note for each call."""
-    return [Note(at, CALLED, call.node, {**asdict(call), **details}) for call in calls]
+    return [Note(at, CALLED, call.node, {**vars(call), **details}) for call in calls]
 
 
 class Shell(ABC, Generic[J, ActionsT]):

@@ -46,6 +46,11 @@ _IS_UNDECIDED_THEIRS = and_(
 _SELECT_APPROVED = Prepared(
     _SELECT.where(_IS_APPROVED_MINE, _C.partner == bindparam("partner")).order_by(_C.number)
 )
+_SELECT_USES = Prepared(
+    select(_APPLICATION_JOB.c.number, _APPLICATION_JOB.c.permit).where(
+        _APPLICATION_JOB.c.job_id == bindparam("job")
+    )
+)
 
 
 class SqlApplications(InDatabase):
@@ -247,9 +252,11 @@ class SqlApplications(InDatabase):
         job_id: str,
     ) -> dict[int, bool]:
         """Return the applications that count a job: number -> whether it presented the permit."""
-        c = _APPLICATION_JOB.c
-        query = select(c.number, c.permit).where(c.job_id == job_id)
-        return {row.number: bool(row.permit) for row in self._database.rows(query)}
+        rows = self._database.rows(
+            _SELECT_USES,
+            job=job_id,
+        )
+        return {row.number: bool(row.permit) for row in rows}
 
     def use(
         self,

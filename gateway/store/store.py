@@ -46,6 +46,9 @@ _LOCAL_JOB_OF_JOB_OR_TASK = Prepared(
 )
 _JOB_OF_RUN = Prepared(select(_RUN.job_id).where(_RUN.run_id == _ID))
 _RUN_OF_TOKEN = Prepared(select(_RUN.job_id, _RUN.run_id).where(_RUN.token == _ID))
+_TIMELINE = Prepared(
+    select(schema.timeline).where(schema.timeline.c.job_id == _ID).order_by(schema.timeline.c.id)
+)
 _RUN_OF_CONTAINER = Prepared(select(_RUN.job_id, _RUN.run_id).where(_RUN.name == _ID))
 
 
@@ -247,9 +250,12 @@ class Store(Database):
 
     def timeline(self, job_id: str) -> list[TimelineEntry]:
         """Return a job's timeline in the order of writing, so that causes precede their effects."""
-        query = select(schema.timeline).filter_by(job_id=job_id).order_by("id")
         entries = []
-        for row in self.rows(query):
+        rows = self.rows(
+            _TIMELINE,
+            id=job_id,
+        )
+        for row in rows:
             entry = TimelineEntry(
                 as_time(row.at),
                 row.side,

@@ -307,6 +307,19 @@ async def test_the_end_of_a_session_is_forgotten_after_half_an_hour(brokers):
     assert await pop(brokers.start()) == b"new"
 
 
+async def test_a_session_that_ended_twice_is_remembered_from_its_second_end(brokers):
+    broker = brokers.start()
+    for session, seconds in (("s", 0), ("old", 900), ("s", 0), ("new", 901)):
+        await broker.end_session(session)
+        brokers.now += seconds
+
+    await broker.end_session("newest")
+
+    assert broker.has_ended("s")
+    assert not broker.has_ended("old")
+    assert broker.has_ended("new")
+
+
 async def test_an_end_cut_short_is_finished_at_the_next_start(brokers):
     await brokers.start().push("s", "t", "n", b"large")
     (folder,) = brokers.session_folders()
