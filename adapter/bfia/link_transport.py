@@ -8,11 +8,10 @@ from typing import Any
 import httpcore
 import httpx
 
+from adapter.bfia.outbound import ROUTE_URL
 from gateway.links.links import Connector
 from route_table.model import link_url
 
-# httpx's extension of a request with the URL in the route: in a URL, httpx lower-cases the host.
-ROUTE_URL = "route_url"
 _MAX_CONNECTIONS = 256  # as many as the relay opens to all nodes without a link
 _MAX_KEPT = 64  # idle connections
 _KEPT_SECONDS = 4.0

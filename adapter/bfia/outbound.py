@@ -22,6 +22,9 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: ([^\r\n]{0,200}))?\r?\n"
 _OPEN = range(200, 300)  # statuses of an open tunnel
 _NEED_LOGIN = (401, 407)  # tinyproxy answers 401 to a wrong password
 
+# httpx's extension of a request with the URL in the route: in a URL, httpx lower-cases the host.
+ROUTE_URL = "route_url"
+
 
 def proxy_of(identity: Identity) -> Proxy | None:
     """Return the proxy on the way to an address; None if the address is reached directly."""

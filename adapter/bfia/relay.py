@@ -35,7 +35,7 @@ from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.grpc_client import is_grpc
 from adapter.bfia.channel.responses import reply, response_form
 from adapter.bfia.connections import compression, sni_extension
-from adapter.bfia.link_transport import ROUTE_URL
+from adapter.bfia.outbound import ROUTE_URL
 from adapter.bfia.paths import ROOT
 from adapter.bfia.peer import LONGEST_CALL
 from adapter.bfia.requests import incoming

@@ -17,10 +17,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from gateway.domain.links.frames import LINK_PATH
 from gateway.errors import GatewayError
 from gateway.http.streamed_bodies import READ, WRITE, Rest, write_pieces
 from gateway.links.accepting import Acceptor, Arrival
-from gateway.links.carrier import LINK_PATH
 from gateway.links.link import LinkOrigin
 
 log = logging.getLogger(__name__)

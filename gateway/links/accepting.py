@@ -12,13 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from socket import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gateway.domain.links.frames import LinkFault
+from gateway.domain.links.frames import LinkFault, LinkLost
 from gateway.domain.spec import NodeId
 from gateway.identity.keys import KeyPair
 from gateway.links import proof
-from gateway.links.carrier import Carrier, LinkLost
 from gateway.links.link import Link, LinkOrigin
 from gateway.links.links import Links
 from gateway.links.proof import LinkRefused
@@ -26,6 +25,9 @@ from gateway.links.unproven import UnprovenConnections
 from gateway.ports import Clock
 from route_table import certificates
 from route_table.model import Bearer, Route, RouteTable, Unusable
+
+if TYPE_CHECKING:  # an idle node without links needs no WebSockets, which take 2 MB
+    from gateway.links.carrier import Carrier
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +137,8 @@ class Acceptor:
 
         Raises `LinkRefused`, after telling the node, and `LinkLost`.
         """
+        from gateway.links.carrier import Carrier  # noqa: PLC0415 - at the first link
+
         carrier = await Carrier.accept(arrival.reader, arrival.writer, arrival.head)
         claim = await proof.ask_for_proof(carrier)
         try:
@@ -190,7 +194,7 @@ class Acceptor:
 
     async def _check(
         self,
-        carrier: Carrier,
+        carrier: "Carrier",
         claim: proof.Claim,
         arrival: Arrival,
     ) -> None:

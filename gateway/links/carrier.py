@@ -16,19 +16,14 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
-from gateway.domain.links.frames import MAX_FRAME
+from gateway.domain.links.frames import LINK_PATH, MAX_FRAME, LinkLost
 
-LINK_PATH = "/v1/interconn/link"  # where the listener for peers takes links
 MAX_MESSAGE = MAX_FRAME  # bytes of one message, also of those before the first frame
 _READ_SIZE = 256 * 1024  # bytes
 # Bytes that wait to be sent: more than a frame of each stream has. An end with more of them answers
 # pings of one that reads nothing.
 _MAX_UNSENT = 64 * 1024 * 1024
 _WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss"}
-
-
-class LinkLost(Exception):
-    """The connection of a link is gone; the text says why."""
 
 
 class Carrier:

@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
-from gateway.domain.links.frames import Frame, decode, encode
+from gateway.domain.links.frames import Frame, LinkLost, decode, encode
 from gateway.domain.links.multiplex import (
     Broken,
     Credited,
@@ -22,7 +23,9 @@ from gateway.domain.links.multiplex import (
     TooManyStreams,
 )
 from gateway.domain.spec import NodeId
-from gateway.links.carrier import Carrier, LinkLost
+
+if TYPE_CHECKING:  # an idle node without links needs no WebSockets, which take 2 MB
+    from gateway.links.carrier import Carrier
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ class Link:
 
     def __init__(
         self,
-        carrier: Carrier,
+        carrier: "Carrier",
         origin: LinkOrigin,
         serve: Serve,
     ) -> None:

@@ -5,14 +5,17 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gateway.domain.links.frames import LinkFault
+from gateway.domain.links.frames import LinkFault, LinkLost
 from gateway.errors import GatewayError
 from gateway.identity.keys import KeyPair
-from gateway.links.carrier import Carrier, LinkLost
 from gateway.links.proof import UNPROVEN, Ends, LinkRefused, prove_to
 from route_table.model import Identity, Route
+
+if TYPE_CHECKING:  # an idle node without links needs no WebSockets, which take 2 MB
+    from gateway.links.carrier import Carrier
 
 # Limit of each step of an opening: TLS, the WebSocket, the proofs. A line with a round trip of 1 s
 # passes, and a step that hangs does not outlast the network's return for long.
@@ -35,11 +38,13 @@ async def open_carrier(
     route: Route,
     ends: Ends,
     pair: KeyPair,
-) -> tuple[Carrier, str]:
+) -> tuple["Carrier", str]:
     """Open a link at a route's address; return its carrier, and host and port of the other end.
 
     Raises `LinkRefused`, `LinkLost`, OSError and `GatewayError`.
     """
+    from gateway.links.carrier import Carrier  # noqa: PLC0415 - at the first link
+
     reader, writer = await _connect(ways, route)
     try:
         async with asyncio.timeout(STEP_SECONDS):

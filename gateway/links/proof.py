@@ -11,13 +11,15 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.domain.spec import NodeId
 from gateway.identity.keys import KeyPair
 from gateway.identity.statements import open_envelope, sign_statement
-from gateway.links.carrier import Carrier
 from route_table.model import NODE_ID, Route
+
+if TYPE_CHECKING:  # an idle node without links needs no WebSockets, which take 2 MB
+    from gateway.links.carrier import Carrier
 
 OPENING = "application/vnd.bfia-gateway.link-opening+json"
 ACCEPTANCE = "application/vnd.bfia-gateway.link-acceptance+json"
@@ -107,7 +109,7 @@ def between_gateways(
 
 
 async def prove_to(
-    carrier: Carrier,
+    carrier: "Carrier",
     ends: Ends,
     pair: KeyPair,
 ) -> None:
@@ -164,7 +166,7 @@ class Claim:
     partner: NodeId = ""  # whose links that gateway wants to use
 
 
-async def ask_for_proof(carrier: Carrier) -> Claim:
+async def ask_for_proof(carrier: "Carrier") -> Claim:
     """Send a challenge and return the claim. Raises `LinkLost`, `LinkRefused`."""
     challenge = secrets.token_hex(_CHALLENGE_BYTES)
     await carrier.send(_message({"challenge": challenge}))
@@ -203,7 +205,7 @@ def check_proof(claim: Claim, ends: Ends) -> str:
 
 
 async def accept(
-    carrier: Carrier,
+    carrier: "Carrier",
     claim: Claim,
     ends: Ends,
     nonce: str,
@@ -228,7 +230,7 @@ def check_key(claim: Claim, ends: Ends) -> None:
     _open(claim.envelope, ends.opening, ends)
 
 
-async def refuse(carrier: Carrier, refused: LinkRefused) -> None:
+async def refuse(carrier: "Carrier", refused: LinkRefused) -> None:
     """Tell the other end why its link is refused. Raises `LinkLost`."""
     refusal = {
         "refused": refused.reason,

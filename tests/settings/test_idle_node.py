@@ -45,6 +45,8 @@ UNUSED = {
     "google.protobuf",
     "greenlet",
     "grpc",
+    "h2",
+    "httpcore",
     "httpx._main",
     "jsonschema",
     "lightkube",
@@ -63,6 +65,7 @@ UNUSED = {
     "sqlalchemy.dialects.postgresql",
     "typer",
     "urllib3",
+    "websockets",
 }
 
 

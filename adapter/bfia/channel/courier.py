@@ -15,7 +15,6 @@ from adapter.bfia.channel.grpc_client import GrpcConnection, is_grpc
 from adapter.bfia.channel.http_client import BadAddress, HttpConnections, PeerResponse
 from adapter.bfia.channel.pieces import total_length
 from adapter.bfia.connections import Clients
-from adapter.bfia.link_transport import LinkTransport
 from adapter.bfia.outbound import proxy_of
 from adapter.page import first_words
 from gateway.domain.volumes import CountVolume, Volume, ignore_volume
@@ -175,6 +174,10 @@ class Courier:
 
         Raises PeerUnreachable if the password for the identity's proxy cannot be read.
         """
+        from adapter.bfia.link_transport import (  # noqa: PLC0415 - httpcore and h2 take 2 MB
+            LinkTransport,
+        )
+
         mounts = {}
         if self._links is not None:
             mounts["link://"] = LinkTransport(self._links)

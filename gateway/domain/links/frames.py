@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+LINK_PATH = "/v1/interconn/link"  # where the listener for peers takes links
 MAX_DATA = 64 * 1024  # bytes of a stream in one frame; so a long message does not delay others
 _HEAD = struct.Struct(">BI")
 _CREDIT = struct.Struct(">I")
@@ -16,6 +17,10 @@ MAX_FRAME = _HEAD.size + MAX_DATA  # bytes
 
 class LinkFault(Exception):
     """The other end of a link breaks the protocol; the link has to be closed."""
+
+
+class LinkLost(Exception):
+    """The connection of a link is gone; the text says why."""
 
 
 class Kind(IntEnum):
