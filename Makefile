@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/python
 NODE_MODULES := tools/javascript/node_modules
 # words.js is left out: its object has the form of JSON, which tests read
 PRETTIER := node $(NODE_MODULES)/prettier/bin/prettier.cjs --print-width 100 --log-level warn "gateway/console/static/!(words).{js,css}" "gateway/console/static/{pages,compose}/*.js"
-WORKERS ?= 8
+WORKERS ?= 5
 export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
 # for environments that have the requirements alone
 export PYTHONPATH := $(CURDIR)/clients/python

@@ -68,7 +68,7 @@ class FateSite:
                 env=environment,
             )
         try:
-            wait_for(self._is_up, 60, 0.1, "FATE-Flow is up")
+            wait_for(self._is_up, 800, 0.1, "FATE-Flow is up")
         except BaseException:
             self.__exit__()
             raise
