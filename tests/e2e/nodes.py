@@ -45,11 +45,14 @@ _PORTS_OF_WORKER = 2_000
 
 
 @cache
-def _ports() -> Iterator[int]:
-    """Return the ports of this worker, in turn and for ever."""
+def _ports(pid: int) -> Iterator[int]:
+    """Return the ports of the worker with a process id, in turn and for ever.
+
+    The id keeps a fork from going on with the ports of the process that has imported the tests.
+    """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw") or 0) % 8
     first_port = 14_000 + _PORTS_OF_WORKER * worker
-    offset = os.getpid() * 37
+    offset = pid * 37
     return cycle(
         first_port + (offset + number) % _PORTS_OF_WORKER for number in range(_PORTS_OF_WORKER)
     )
@@ -59,7 +62,7 @@ def free_ports(count: int) -> list[int]:
     """Return so many loopback ports that are not in use."""
     ports: list[int] = []
     while len(ports) < count:
-        port = next(_ports())
+        port = next(_ports(os.getpid()))
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", port))
             ports.append(port)
