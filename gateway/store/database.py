@@ -241,6 +241,8 @@ class Database:
 
     def close(self) -> None:
         """Close the connections."""
+        # Threads that still use a connection return it to this pool afterwards.
+        sa.event.listen(self._engine.pool, "checkin", _close_returned)
         self._engine.dispose()
 
 
@@ -249,6 +251,11 @@ class InDatabase:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+
+def _close_returned(_: object, record: sa.pool.ConnectionPoolEntry) -> None:
+    """Close a connection that is returned after its database was closed."""
+    record.invalidate()
 
 
 def require_no_transaction() -> None:

@@ -245,3 +245,14 @@ def test_the_cache_of_the_jobs_of_tasks_is_bounded(store, monkeypatch):
 
     assert store.job_of_task("task-2") == "job-2", "the last search is cached"
     assert store.job_of_task("task-1") is None, "earlier ones are not"
+
+
+def test_a_connection_that_is_in_use_at_the_close_is_closed_later(shared_url):
+    database = Database(open_database(shared_url))
+
+    with database.read() as connection:
+        raw = connection.connection.dbapi_connection
+        database.close()
+
+    with pytest.raises(Exception, match=r"(?i)closed|^\(0, ''\)"):
+        raw.cursor().execute("select 1")
