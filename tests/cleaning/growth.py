@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from gateway.http.exchange_book import FOLDER
 from tests.e2e.nodes import Node, wait_for
 
 
@@ -69,11 +70,13 @@ def _count_children(pid: int) -> int:
 def _count_files(state: Path) -> int:
     """Return the number of files and folders that a node should remove after its jobs.
 
-    Saved logs stay, and for half an hour the records of ended channel sessions.
+    Saved logs stay, for half an hour the records of ended channel sessions, and the last requests
+    of each partner, of which there are at most 20.
     """
     count = 0
     for path in state.rglob("*"):
         is_saved_log = "runs" in path.parts
         is_ended_session = path.suffix == ".ended"
-        count += not is_saved_log and not is_ended_session
+        is_of_partner = FOLDER in path.parts
+        count += not (is_saved_log or is_ended_session or is_of_partner)
     return count
