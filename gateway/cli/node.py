@@ -255,8 +255,9 @@ def migrate(
     """Migrate the database to this version's schema. `serve` does this at its start."""
     from gateway.store.database import schema_revisions
 
-    before, newest = schema_revisions(_database_url(config))
-    is_due = before != newest
+    revisions = schema_revisions(_database_url(config))
+    before, newest = revisions
+    is_due = not revisions.are_compatible
     migrated = is_due and not check
     if migrated:
         _open_database(config).dispose()  # migrates while it opens
@@ -267,7 +268,7 @@ def migrate(
     }
     yield outcome, migrated or not is_due
     if not is_due:
-        say(f"nothing to do: the schema is {newest}")
+        say(f"nothing to do: the schema is {before}")
         return
     verb = "went" if migrated else "would go"
     say(f"{verb} from {before or 'no schema'} to {newest}")

@@ -16,7 +16,7 @@ from gateway.errors import GatewayError
 from gateway.language.catalogue import ENGLISH, reason_of
 from gateway.runtime import trials
 from gateway.runtime.trials import Step
-from gateway.store.database import schema_revisions
+from gateway.store.database import SchemaRevisions, schema_revisions
 from gateway.store.store import Store
 from route_table.live import LiveRoutes
 
@@ -34,7 +34,7 @@ class Installation:
     engine: Engine
 
     @cached_property
-    def revisions(self) -> tuple[str | None, str]:
+    def revisions(self) -> SchemaRevisions:
         """The schema's revision in the database, and the revision that this version needs.
 
         The first is None for a database without our tables. Raises `GatewayError` if the database
@@ -56,11 +56,11 @@ class Installation:
 
     @cached_property
     def database_ready(self) -> bool:
-        """Whether the database responds and has this version's schema.
+        """Whether the database responds and has a schema that this version can use.
 
         Checks of stored records need that.
         """
-        return self.database_up and self.revisions[0] == self.revisions[1]
+        return self.database_up and self.revisions.are_compatible
 
     @cached_property
     def engine_up(self) -> bool:

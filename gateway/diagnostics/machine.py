@@ -85,6 +85,9 @@ def migrations(node: Installation) -> Step:
         return trials.ok("the schema is not made yet; serve makes it")
     if current == newest:
         return trials.ok(newest)
+    if node.revisions.is_newer:
+        text = f"the schema {current} is of a newer version; this one's is {newest}"
+        return trials.warning(text, "upgrade this gateway, too; until then it can use the database")
     remedy = (
         "serve upgrades a schema that it knows and refuses any other; back up the database first"
     )

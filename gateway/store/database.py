@@ -371,6 +371,9 @@ def _unusable(
     url: sa.URL | None = None,
 ) -> Invalid:
     """Return the refusal of a database; it shows ``url``, if given, without the password."""
+    reason = "DATABASE_UNUSABLE"
+    if isinstance(error, SchemaTooNew):
+        reason = "DATABASE_NEWER"
     address = None
     if url is not None:
         address = url.set(query={}).render_as_string(hide_password=True)
@@ -378,7 +381,7 @@ def _unusable(
     problem = Problem("database.url", f"leads to no usable database: {why}", address)
     return Invalid(
         [problem],
-        reason="DATABASE_UNUSABLE",
+        reason=reason,
     )
 
 
@@ -390,6 +393,25 @@ class SchemaRevisions(NamedTuple):
 
     current: str | None  # the database's revision; None: it has no tables yet
     newest: str  # the revision of this version of the gateway
+
+    @property
+    def are_compatible(self) -> bool:
+        """Whether this version can use the database without a migration."""
+        return self.current == self.newest or self.is_newer
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer version has migrated the database, and only added to it.
+
+        The revisions of a hundred only add: 0026 to 0025, but not 0100 (ADR 84).
+        """
+        if self.current is None or self.current in _revisions():
+            return False
+        return self.newest < self.current and _hundred(self.current) == _hundred(self.newest)
+
+
+class SchemaTooNew(ValueError):
+    """A newer version has changed the database in a way that this version cannot use."""
 
 
 def open_database(url: str) -> sa.Engine:
@@ -444,6 +466,11 @@ def _revisions() -> list[str]:
     return sorted(file.stem for file in (_MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
+def _hundred(revision: str) -> str:
+    """Return the hundred of a revision's number: "00" of ``0025_partner_volumes``."""
+    return revision[:2]
+
+
 def _current_revision(connection: sa.Connection) -> str | None:
     """Return a database's revision; None if it has no tables yet."""
     if not sa.inspect(connection).has_table(_VERSION.name):
@@ -463,18 +490,31 @@ def migrate(engine: sa.Engine) -> None:
 
 def _upgrade(connection: sa.Connection) -> None:
     """Create the tables of an empty database, or run the missing revisions."""
-    current = _current_revision(connection)
-    if current == newest_revision():
+    revisions = SchemaRevisions(_current_revision(connection), newest_revision())
+    if revisions.is_newer:
+        log.warning(
+            "the schema %s is of a newer version; it is used as it is, upgrade this gateway too",
+            revisions.current,
+        )
+    if revisions.are_compatible:
         return
-    if current is None:
+    if revisions.current is None:
         _create_tables(connection)
         return
-    revisions = _revisions()
-    if current not in revisions:
-        openable = ", ".join(revisions)
-        raise ValueError(f"its schema is {current}; this version opens {openable}")
+    _refuse_unknown(revisions)
     _run_migrations(connection)
-    log.info("schema %s -> %s", current, newest_revision())
+    log.info("schema %s -> %s", *revisions)
+
+
+def _refuse_unknown(revisions: SchemaRevisions) -> None:
+    """Raise `ValueError` for a schema that this version can neither use nor migrate."""
+    if revisions.current in _revisions():
+        return
+    openable = ", ".join(_revisions())
+    text = f"its schema is {revisions.current}; this version opens {openable}"
+    if revisions.current is not None and revisions.current > revisions.newest:
+        raise SchemaTooNew(text)
+    raise ValueError(text)
 
 
 def _create_tables(connection: sa.Connection) -> None:

@@ -38,6 +38,8 @@ sys.exit(main())
 """
 VENDOR_COMMAND = [str(ROOT / ".venv-vendor" / "bin" / "python"), "-c", _RUN_VENDOR]
 REFERENCE_IMAGE = "bfia-reference-vendor:1.0.0"
+# The gateway's command in a folder with its sources, also of former versions.
+COMMAND = [sys.executable, "-c", "from gateway.cli import begin; begin()"]
 
 # Ports below 32768 are given to no connection by the system, so a restarted node gets its port
 # again. Each worker of a test run has 2000 of its own; the first depends on its process id.
@@ -102,6 +104,14 @@ def wait_for(
         time.sleep(max(every, min(waited * _PAUSE_SHARE, _LONGEST_PAUSE)))
 
 
+def environment_of(sources: Path) -> dict[str, str]:
+    """Return the environment for a gateway of a folder with sources."""
+    if sources == ROOT:
+        return dict(os.environ)
+    path = f"{sources}{os.pathsep}{sources / 'clients' / 'python'}"
+    return os.environ | {"PYTHONPATH": path}
+
+
 @dataclass
 class Node:
     """One gateway node."""
@@ -119,6 +129,8 @@ class Node:
     prefix: list[str] = field(default_factory=list)
     # runs in an interpreter of its own, as for a user, and not as a fork (`tests.forks`)
     fresh: bool = False
+    # the folder of the gateway's sources: those of another version are no fork either
+    sources: Path = ROOT
     # fields of `gateway.bootstrap.parts.Pace`, if the process is a fork
     pace: dict[str, float] = field(default_factory=dict)
     # sent with every request
@@ -141,13 +153,14 @@ class Node:
         self.leaving = False
         arguments = ["serve", "-c", str(settings_file), "--ready-file", str(self._ready_file)]
         with (self.home / f"gateway-{self.starts}.log").open("wb") as log:
-            if self.prefix or self.fresh:
-                command = [*self.prefix, sys.executable, "-m", "gateway.cli", *arguments]
+            if self.prefix or self.fresh or self.sources != ROOT:
+                command = [*self.prefix, *COMMAND, *arguments]
                 self.process = subprocess.Popen(
                     command,
                     stdout=log,
                     stderr=log,
-                    cwd=ROOT,
+                    cwd=self.sources,
+                    env=environment_of(self.sources),
                     start_new_session=True,
                 )
             else:

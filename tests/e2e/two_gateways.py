@@ -8,7 +8,7 @@ from typing import Any
 from adapter.bfia.examples import A_PROVIDER
 from tests.contracts.databases import careless_database
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node, wait_for
+from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 
 
 @contextmanager
@@ -18,12 +18,13 @@ def shared_node(
     engine: Mapping[str, Any] = jobs.PATIENT_ENGINE,
     pace: Any = None,
     database: Callable[[str], AbstractContextManager[str]] = careless_database,
+    sources: Path = ROOT,
     **limits: float,
 ) -> Iterator[tuple[Node, Node, Node]]:
     """Yield the two gateways of the guest's node and the host's node.
 
     The host's route leads to the first gateway. ``name`` is the database's, which ``database``
-    creates; ``limits`` are those of the guest's node.
+    creates; ``sources`` and ``limits`` are those of the guest's node.
     """
     with ExitStack() as stack:
         url = stack.enter_context(database(name))
@@ -39,6 +40,7 @@ def shared_node(
             gateway.settings["database"] = {"url": url}
             gateway.settings["storage"] = {"url": f"file://{home / 'shared'}"}
             gateway.settings["limits"] = limits
+            gateway.sources = sources
         # The first gateway reads the file into the database, where the second has its routes.
         del second.settings["route_table"]
         first.route(**{jobs.HOST: host.peer_port})
