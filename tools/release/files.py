@@ -5,10 +5,11 @@ import io
 import re
 import shutil
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tools.release.artefacts import Artefact, Build, ReleaseError
+from tools.release.image_references import write_references
 
 CHANGES = "CHANGELOG.md"
 DOCUMENTS = (
@@ -22,19 +23,17 @@ DOCUMENTS = (
     CHANGES,
 )
 IMAGE_TAG = re.compile(r"\bbfia-gateway:(\d[\w.-]*)")
-IMAGE_LIST = "images.txt"
 
 
 def build_deployment(build: Build) -> list[Artefact]:
     """Pack the files for Compose, Kubernetes, Swarm, systemd and monitoring.
 
-    `images.txt` lists the digests of the release's images. Raises `ReleaseError` if a file names
+    Some of them name the release's images by their digests. Raises `ReleaseError` if a file names
     another version of the image.
     """
     folder = build.source.folder
     refuse_other_versions(folder / "compose", build.source.version)
-    image_list = folder / "compose" / IMAGE_LIST
-    image_list.write_text("".join(image_lines(build.artefacts)), encoding="utf-8")
+    write_references(folder / "compose", build.artefacts)
     return [pack(build, "deployment", ["compose", "LICENSE"])]
 
 
@@ -57,13 +56,6 @@ def refuse_other_versions(folder: Path, version: str) -> None:
             if tag != version:
                 name = path.relative_to(folder.parent)
                 raise ReleaseError(f"{name} names bfia-gateway:{tag}; the version is {version}")
-
-
-def image_lines(artefacts: Iterable[Artefact]) -> Iterator[str]:
-    """Yield the digest and the file of each image."""
-    for artefact in artefacts:
-        if artefact.image_digest:
-            yield f"{artefact.image_digest}  {artefact.path.name}\n"
 
 
 def pack(
