@@ -131,6 +131,8 @@ lock: ## renew the hash-pinned requirement files
 	  --no-header requirements/secretflow.in -o requirements/secretflow.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header requirements/site.in -o requirements/site.txt
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header requirements/attestations.in -o requirements/attestations.txt
 	cd examples/reference_vendor && for f in requirements requirements-test; do \
 	  ../../$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-emit-find-links --no-header $$f.in -o $$f.txt; done

@@ -138,6 +138,34 @@ def test_the_provenance_names_the_commit_and_each_file(release):
     assert subjects == contents(release).keys() - later_files
 
 
+# Fields of SLSA's provenance v1; of a resource: in-toto's descriptor.
+BUILD_FIELDS = {
+    "buildType",
+    "externalParameters",
+    "internalParameters",
+    "resolvedDependencies",
+}
+RUN_FIELDS = {"builder", "metadata", "byproducts"}
+RESOURCE_FIELDS = {"name", "uri", "digest", "mediaType", "downloadLocation", "annotations"}
+
+
+def test_the_provenance_has_the_form_of_slsa(release):
+    statement = json.loads((release / "provenance.json").read_text())
+    assert statement.keys() == {"_type", "subject", "predicateType", "predicate"}
+    predicate = statement["predicate"]
+    assert predicate.keys() == {"buildDefinition", "runDetails"}
+    definition = predicate["buildDefinition"]
+    assert definition.keys() == BUILD_FIELDS
+    assert definition["buildType"].startswith("urn:")
+    assert predicate["runDetails"].keys() <= RUN_FIELDS
+    builder = predicate["runDetails"]["builder"]
+    assert builder.keys() <= {"id", "version", "builderDependencies"}
+    assert all(isinstance(version, str) for version in builder["version"].values())
+    for resource in (*statement["subject"], *definition["resolvedDependencies"]):
+        assert resource.keys() <= RESOURCE_FIELDS
+        assert resource["digest"]
+
+
 @pytest.fixture(scope="module")
 def inventory(release):
     """The SBOM of the gateway's wheel."""

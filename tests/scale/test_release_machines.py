@@ -195,6 +195,45 @@ def test_a_second_build_gives_the_same_bytes(release, tmp_path):
         assert again.read_bytes() == file.read_bytes(), file.name
 
 
+def test_published_definitions_accept_inventories_and_provenance(release, tmp_path):
+    """CycloneDX' and in-toto's own libraries, in an environment of their own, find no mistake."""
+    python = tmp_path / "environment" / "bin" / "python"
+    run(sys.executable, "-m", "venv", str(python.parents[1]))
+    requirements = ROOT / "requirements" / "attestations.txt"
+    options = ["--quiet", "--disable-pip-version-check", "--require-hashes"]
+    run(str(python), "-m", "pip", "install", *options, "-r", str(requirements))
+    check = [str(python), str(ROOT / "tests" / "scale" / "check_attestations.py")]
+
+    output = run(*check, str(release))
+    assert "bfia_gateway-0.1.0-py3-none-any.whl.cdx.json: correct" in output
+    assert "bfia-gateway-image-0.1.0-x86_64.tar.cdx.json: correct" in output
+    assert "provenance.json: correct" in output
+
+    damaged = damaged_attestations(release, tmp_path / "damaged")
+    process = subprocess.run(
+        [*check, str(damaged)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 1
+    assert "wheel.cdx.json: " in process.stdout
+    assert ": correct" not in process.stdout
+
+
+def damaged_attestations(release, folder):
+    """Return a folder with an inventory and a provenance that have a wrong field each."""
+    folder.mkdir()
+    (path,) = release.glob("bfia_gateway-*.whl.cdx.json")
+    inventory = json.loads(path.read_text())
+    inventory["components"][0]["type"] = "thing"
+    (folder / "wheel.cdx.json").write_text(json.dumps(inventory))
+    provenance = json.loads((release / "provenance.json").read_text())
+    provenance["subject"][0]["digests"] = {}
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    return folder
+
+
 def test_the_image_runs_a_job_with_a_read_only_root(image):
     trial = ROOT / "tools" / "release" / "images" / "trial.py"
     output = run(
