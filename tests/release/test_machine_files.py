@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -413,3 +414,69 @@ def test_the_installer_refuses_a_wrong_command_line(bundle, words, text):
 
     assert code == 1
     assert text in output
+
+
+# What `write_unit` of the installer needs: its settings, and a systemd that does not run here.
+WRITE_UNIT = """
+set -u
+here=$1 prefix=$2 state=$3 unit=$4 config=$3/node.yml user=root
+has_systemd() { true; }
+systemctl() { :; }
+getent() { false; }
+eval "$(sed -n '/^write_unit() {/,/^}/p' "$5")"
+write_unit
+"""
+
+
+@pytest.fixture
+def unit(tmp_path):
+    """The unit of systemd as the installer writes it, for programs in a folder of the test."""
+    command = tmp_path / "prefix" / "current" / "bin" / "bfia-gateway"
+    command.parent.mkdir(parents=True)
+    command.symlink_to("/bin/true")
+    file = tmp_path / "bfia-gateway.service"
+    subprocess.run(
+        [
+            *("sh", "-c", WRITE_UNIT, "sh"),
+            str(ROOT / "compose" / "systemd"),
+            str(tmp_path / "prefix"),
+            str(tmp_path / "state"),
+            str(file),
+            str(ROOT / INSTALLER),
+        ],
+        check=True,
+    )
+    return file
+
+
+def test_the_unit_names_the_folders_of_the_installation(unit, tmp_path):
+    text = unit.read_text()
+    command = f"{tmp_path}/prefix/current/bin/bfia-gateway serve"
+    assert f"ExecStart={command} --config {tmp_path}/state/node.yml\n" in text
+    assert f"WorkingDirectory={tmp_path}/state\n" in text
+    assert "User=root\n" in text
+    assert "SupplementaryGroups" not in text
+    assert "/opt/bfia" not in text
+    assert "/var/lib/bfia" not in text
+
+
+def test_systemd_accepts_the_unit(unit):
+    assert verified(unit) == ""
+
+
+def test_systemd_names_what_is_wrong_with_a_unit(unit):
+    unit.write_text(unit.read_text().replace("KillMode=", "KillMood="))
+    assert "Unknown key 'KillMood'" in verified(unit)
+
+
+def verified(unit):
+    """Return what systemd says about a unit; "" if all is well."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is missing: Debian's package systemd")
+    process = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return process.stdout + process.stderr
