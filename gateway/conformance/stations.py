@@ -16,7 +16,7 @@ from gateway.ports import Callback
 
 CALLBACK = "/v1/platform/schedule/task/callback"
 CHANNEL = "/v1/interconn/chan/"
-FORWARDED = CHANNEL + "invoke"  # requests of the other parties' gateways
+FORWARDED = (CHANNEL + "invoke", CHANNEL + "part")  # requests of the other parties' gateways
 OPERATIONS = ("push", "pop", "peek", "release")  # of containers on the channel
 MAX_READ = 4 << 20  # bytes copied of a request or response, to read its topic or code
 CODE = re.compile(rb"E\d{10}")  # the code of a response, in any of its forms
@@ -89,7 +89,7 @@ class Station:
             elif path.removeprefix(CHANNEL) in OPERATIONS:
                 await self._record_channel_call(app, scope, receive, send)
             else:
-                if path != FORWARDED:
+                if path not in FORWARDED:
                     self.requests.other_paths.append(f"{scope['method']} {path}"[:200])
                 self.first.set()
                 await app(scope, receive, send)

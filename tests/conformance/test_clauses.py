@@ -66,6 +66,12 @@ def test_a_component_that_keeps_the_contract_passes(check_vendor):
     assert not_shown == ["log-files"]
 
 
+def test_a_long_message_is_no_request_to_other_paths(check_vendor):
+    checked = check_vendor(["sends a long message"])
+
+    assert failures_of(checked) == {}
+
+
 @pytest.mark.parametrize(
     "mistakes",
     [MISTAKES_OF_SUCCESS, MISTAKES_OF_FAILURE],

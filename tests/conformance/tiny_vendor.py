@@ -19,6 +19,7 @@ PARAMETER_PREFIX = "runtime.component.parameter."
 PARAMETERS = {"greeting"}
 VARIABLES = dict(os.environ)  # of the container contract
 MISTAKES = sys.argv[1:]
+LONG = 9 << 20  # bytes of a message that gateways pass on in parts
 
 
 def post(
@@ -173,6 +174,8 @@ def exchange_counts(own_party: str) -> None:
     lines = sum(len(part.read_text().splitlines()) for part in source.glob("data_*"))
     rows = lines - 1  # without the header
     payload = base64.b64encode(str(rows).encode()).decode()
+    if "sends a long message" in MISTAKES:
+        payload = base64.b64encode(str(rows).encode().rjust(LONG)).decode()
     channel("push", f"rows.{own_party}", partner, payload=payload)
     if "awaits what nobody sends" in MISTAKES:
         receive_count("nothing", own_party)
