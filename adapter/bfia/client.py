@@ -629,10 +629,12 @@ class BfiaProtocol:
         return container_status(run, address)
 
     def session_per_task(self, spec: JobSpec) -> bool:
-        """True if one of the job's other nodes has a session for each task.
+        """True if the job asks for a session for each task, or one of its other nodes has them.
 
         Then all containers of the job need a session for each task.
         """
+        if spec.settings.task_sessions:
+            return True
         peers = [node for node in spec.nodes if node != self._me]
         return any(self._profile(node).session_per_task for node in peers)
 

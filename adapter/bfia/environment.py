@@ -36,8 +36,8 @@ def session_of(
 ) -> str:
     """Return the id of the session of a task's containers.
 
-    ``per_task``: each task has a session of its own, as one kind of peer requires; otherwise all
-    tasks share the job's session.
+    ``per_task``: each task has a session of its own, as the job or one kind of peer requires;
+    otherwise all tasks share the job's session.
     """
     if per_task:
         return session_id(task_id)

@@ -125,6 +125,7 @@ _OF_JOBS: Mapping[str, Setting] = {
         "must be a whole number of at least 1",
     ),
     "checkpoints": (_is_flag, "must be true or false"),
+    "task_sessions": (_is_flag, "must be true or false"),
     "strict": (_is_flag, "must be true or false"),
     "job_type": (
         _is_job_type,

@@ -73,6 +73,14 @@ class JobSettings:
         return self.flag("checkpoints")
 
     @property
+    def task_sessions(self) -> bool:
+        """Whether each attempt of a task has a session of its own on the channel.
+
+        False by default: all containers of a job share one session.
+        """
+        return self.flag("task_sessions")
+
+    @property
     def by_callback(self) -> bool:
         """Whether participants push their states; by default the scheduler polls.
 

@@ -263,6 +263,10 @@ RESOURCES: Table = {
         spec_with_common(task_parallelism=0),
         [(f"{COMMON}task_parallelism", "at least 1")],
     ),
+    "sessions of tasks that are no flag": (
+        spec_with_common(task_sessions=1),
+        [(f"{COMMON}task_sessions", "must be true or false")],
+    ),
     **{
         f"a priority of {value!r}": (
             spec_with_common(priority=value),
