@@ -47,9 +47,9 @@ $(FATE_FLOW)/.done: requirements/fate-flow.txt # FATE's published server, with w
 	$(FATE_FLOW)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r $<
 	@touch $@
 
-$(SECRETFLOW)/.done: requirements/secretflow.txt # SecretFlow's published engine, a component of a test's job
+$(SECRETFLOW)/.done: examples/secretflow_vendor/requirements.txt # SecretFlow as published, a component of tests
 	$(PYTHON) -m venv $(SECRETFLOW)
-	$(SECRETFLOW)/bin/python $(PIP_INSTALL) --require-hashes -r $<
+	$(SECRETFLOW)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r $<
 	@touch $@
 
 $(SITE)/.done: requirements/site.txt # what builds the documentation as static pages
@@ -70,7 +70,7 @@ test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done ## the suite; without Docker,
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
 	$(RUN) -m pytest -q -m "not scale" -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 
-test-scale: setup ## requirements at their full size: 100 jobs under Docker, tables of 5 GiB, a release from a fresh clone (12 GB of disk, minutes)
+test-scale: setup $(SECRETFLOW)/.done ## requirements at their full size: 100 jobs under Docker, tables of 5 GiB, a release from a fresh clone (12 GB of disk, minutes)
 	$(RUN) -m pytest -q -m scale -n 2 --dist loadgroup --durations=0 tests/scale tests/network $(ARGS)
 
 test-fast: setup ## what takes milliseconds, and whether texts, reasons and pages are complete: under a minute
@@ -128,7 +128,8 @@ lock: ## renew the hash-pinned requirement files
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --override requirements/fate-flow-without.txt requirements/fate-flow.in -o requirements/fate-flow.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --no-header requirements/secretflow.in -o requirements/secretflow.txt
+	  --no-header --override examples/secretflow_vendor/requirements-other.txt \
+	  examples/secretflow_vendor/requirements.in -o examples/secretflow_vendor/requirements.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header requirements/site.in -o requirements/site.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \

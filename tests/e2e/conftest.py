@@ -90,10 +90,17 @@ def small_image(
     lines: Iterable[str],
     *files: str | Path,
 ) -> Iterator[str]:
-    """Build an image from lines of a Dockerfile and files; remove it at the end."""
+    """Build an image from lines of a Dockerfile, files and folders; remove it at the end."""
     folder.mkdir()
-    for file in files:
-        shutil.copy(file, folder)
+    for file in map(Path, files):
+        if file.is_dir():
+            shutil.copytree(
+                file,
+                folder / file.name,
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
+        else:
+            shutil.copy(file, folder)
     (folder / "Dockerfile").write_text("\n".join(lines))
     with contextlib.closing(own_docker.Daemon()) as client:
         client.images.build(

@@ -6,12 +6,12 @@ It has an environment of its own (``make .venv-secretflow/.done``).
 import csv
 import io
 import json
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -25,7 +25,10 @@ pytestmark = [pytest.mark.secretflow, pytest.mark.docker, pytest.mark.slow]
 
 RECEIVED = "bfia_channel_session_received_messages_total"
 VENV = ROOT / ".venv-secretflow"
+VENDOR = ROOT / "examples" / "secretflow_vendor"
 PARTY = Path(__file__).with_name("secretflow_psi.py")
+# An interpreter with SecretFlow and the example's program.
+PYTHON = ["env", f"PYTHONPATH={VENDOR}", str(VENV / "bin" / "python")]
 # Tools that the engine calls with options that busybox, in the base image, does not have; and
 # their places.
 REPLACED_TOOLS = {
@@ -47,27 +50,48 @@ def has_received_messages(node: Node) -> bool:
     return False
 
 
-@pytest.fixture
-def image(tmp_path: Path) -> Iterator[str]:
-    """An image of the component without SecretFlow: its gigabyte is mounted into containers."""
+@contextmanager
+def built_image(
+    folder: Path,
+    entrypoint: list[str],
+    *files: Path,
+) -> Iterator[str]:
+    """Build an image of the example's program without SecretFlow.
+
+    The gigabyte of SecretFlow is mounted into containers (`federation_of`).
+    """
     tools = [shutil.which(tool) or tool for tool in REPLACED_TOOLS]
     remove_tools = json.dumps(["rm", *REPLACED_TOOLS.values()])
     lines = [f"FROM {own_docker.BASE}", f"RUN {remove_tools}"]
     lines += [f"COPY {tool} {path}" for tool, path in REPLACED_TOOLS.items()]
     lines += [
-        f"COPY {PARTY.name} /",
-        "ENV PYTHONPATH=/site",
-        f'ENTRYPOINT ["python3", "/{PARTY.name}"]',
+        "COPY sfvendor /app/sfvendor",
+        *(f"COPY {file.name} /app/" for file in files),
+        "ENV PYTHONPATH=/site:/app",
+        f"ENTRYPOINT {json.dumps(entrypoint)}",
     ]
-    tag = f"bfia-secretflow:{os.getpid()}"
-    with small_image(tmp_path / "image", tag, lines, PARTY, *tools) as name:
+    tag = f"bfia-secretflow:{uuid4().hex[:12]}"
+    with small_image(folder, tag, lines, VENDOR / "sfvendor", *files, *tools) as name:
         yield name
 
 
-def make_federation(home: Path, image: str) -> Federation:
-    """Return two nodes: the guest runs the engine in Docker, the host as a process."""
+@pytest.fixture
+def image(tmp_path: Path) -> Iterator[str]:
+    """An image of the component of this test."""
+    entrypoint = ["python3", f"/app/{PARTY.name}"]
+    with built_image(tmp_path / "image", entrypoint, PARTY) as name:
+        yield name
+
+
+def federation_of(
+    home: Path,
+    provider: str,
+    image: str,
+    command: list[str],
+) -> Federation:
+    """Return two nodes: the guest runs the provider in Docker, the host as a process."""
     (packages,) = (VENV / "lib").glob("python3*/site-packages")
-    mounts = {"unionpay": {"mounts": [{"source": str(packages), "target": "/site"}]}}
+    mounts = {provider: {"mounts": [{"source": str(packages), "target": "/site"}]}}
     docker_engine = {
         "kind": "docker",
         "docker": {"allow": mounts},
@@ -77,7 +101,6 @@ def make_federation(home: Path, image: str) -> Federation:
         [jobs.GUEST, jobs.HOST],
         docker_engine,
     )
-    command = [str(VENV / "bin" / "python"), str(PARTY)]
     federation[jobs.HOST].settings["engine"] = process_engine(
         image,
         command=command,
@@ -119,7 +142,12 @@ def expected_ids() -> set[str]:
 
 def test_secretflow_computes_over_a_bad_link_and_a_killed_gateway(image, tmp_path):
     """It intersects the nodes' tables in two ways and multiplies in secret shares."""
-    federation = make_federation(tmp_path / "nodes", image)
+    federation = federation_of(
+        tmp_path / "nodes",
+        "unionpay",
+        image,
+        [*PYTHON, str(PARTY)],
+    )
     guest = federation[jobs.GUEST]
     host = federation[jobs.HOST]
     with ExitStack() as stack:

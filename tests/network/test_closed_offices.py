@@ -17,7 +17,7 @@ from gateway.links.carrier import LINK_PATH
 from tests.e2e import jobs
 from tests.e2e.jobs import ARBITER, GUEST, HOST
 from tests.e2e.nodes import Federation, Node, example, process_engine, wait_for
-from tests.e2e.test_secretflow import PARTY, VENV, expected_ids, ids_of, intersection_job
+from tests.e2e.test_secretflow import PARTY, PYTHON, expected_ids, ids_of, intersection_job
 from tests.linking import Dialling
 from tests.network.lab import Host, Lab
 from tests.network.offices import (
@@ -89,7 +89,7 @@ def engine() -> dict[str, Any]:
     """Return the settings of an engine with the reference vendor and SecretFlow."""
     settings = process_engine("unionpay:2.0.0")
     settings["process"]["images"][SECRETFLOW_IMAGE] = {
-        "command": [str(VENV / "bin" / "python"), str(PARTY)],
+        "command": [*PYTHON, str(PARTY)],
     }
     return settings
 

@@ -1,0 +1,58 @@
+"""Runs a component in a process of its own, so that a stop ends even a call into the engine."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import subprocess
+import sys
+from types import FrameType
+
+from sfvendor import container
+
+COMPONENTS = {
+    "PSI": "sfvendor.intersection",
+    "LogisticRegression": "sfvendor.regression",
+}
+RUN = "run"  # the argument of the process of the component
+STOPPED = 143
+SUCCESS = "0000"
+FAILURE = "9999"
+
+
+def main() -> int:
+    """Run the component that the environment names; return the exit code."""
+    if sys.argv[1:] == [RUN]:
+        return run_component()
+    component = subprocess.Popen([sys.executable, "-m", "sfvendor", RUN])
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        component.kill()
+        sys.exit(STOPPED)
+
+    signal.signal(signal.SIGTERM, stop)
+    container.report("RUNNING")
+    if component.wait() != 0:
+        container.report("FAILED", FAILURE)
+        return 1
+    container.report("SUCCESS", SUCCESS)
+    return 0
+
+
+def run_component() -> int:
+    """Run the component in this process; return the exit code."""
+    name = container.environment["runtime.component.name"]
+    module = COMPONENTS.get(name)
+    if module is None:
+        print(f"error this image has no component {name}", flush=True)
+        return 1
+    try:
+        importlib.import_module(module).run()
+    except container.BadInput as error:
+        print(f"error {error}", flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""SecretFlow's published regression at two nodes, beside the same regression without protection."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import call
+from tests.e2e import jobs
+from tests.e2e.nodes import Node, example
+from tests.e2e.test_secretflow import PYTHON, VENDOR, built_image, federation_of
+
+pytestmark = [pytest.mark.scale, pytest.mark.secretflow, pytest.mark.docker]
+
+REGISTRATION = "secretflow_vendor/register.json"
+COMMAND = [*PYTHON, "-m", "sfvendor"]
+ALIGN = "align"
+TRAIN = "train"
+EPOCHS = 5
+BATCH_SIZE = 128
+LEARNING_RATE = 0.1
+# The difference of a probability that fixed-point numbers make.
+PRECISION = 0.01
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Iterator[str]:
+    """The example's image, without the packages."""
+    with built_image(tmp_path / "image", ["python3", "-m", "sfvendor"]) as name:
+        yield name
+
+
+def regression_job() -> Any:
+    """Return a job that aligns both tables and trains on the common rows."""
+    body = jobs.align_job(jobs.GUEST, jobs.HOST)
+    (template,) = body["dag"]["components"]
+    software = {"provider": "secretflow", "version": "0.9.5"}
+    align = template | software
+    align |= {
+        "name": ALIGN,
+        "componentName": "PSI",
+        "output": [{"type": "dataset", "key": "train_data"}],
+    }
+    train = template | software
+    train |= {
+        "name": TRAIN,
+        "componentName": "LogisticRegression",
+        "input": [{"type": "dataset", "key": f"{ALIGN}.train_data"}],
+        "output": [
+            {"type": "dataset", "key": "train_data"},
+            {"type": "model", "key": "model"},
+            {"type": "report", "key": "report"},
+        ],
+    }
+    body["dag"]["components"] = [align, train]
+    config = body["config"]
+    config["task_params"] = {
+        "common": {
+            ALIGN: {"protocol": "rr22"},
+            TRAIN: {
+                "mpc_protocol": "semi2k",
+                "epochs": EPOCHS,
+                "batch_size": BATCH_SIZE,
+                "learning_rate": LEARNING_RATE,
+            },
+        },
+        "guest": {"0": {ALIGN: {"dataset_id": "testspace#test_guest"}}},
+        "host": {"0": {ALIGN: {"dataset_id": "testspace#test_host"}}},
+    }
+    # See `tests.e2e.test_secretflow.intersection_job`.
+    config["job_params"]["common"]["auto_retries"] = 3
+    return body
+
+
+# ---------------------------------------------------------------- the regression without protection
+
+
+def read_table(role: str) -> dict[str, dict[str, float]]:
+    """Return the rows of a role's table by id."""
+    text = (jobs.DATA / f"breast_hetero_{role}.csv").read_text(encoding="utf-8")
+    rows = {}
+    for row in csv.DictReader(io.StringIO(text)):
+        key = row.pop("id")
+        rows[key] = {name: float(value) for name, value in row.items()}
+    return rows
+
+
+def standardised(columns: list[list[float]]) -> list[list[float]]:
+    """Return columns with mean 0 and deviation 1."""
+    result = []
+    for column in columns:
+        mean = math.fsum(column) / len(column)
+        variance = math.fsum((value - mean) ** 2 for value in column) / len(column)
+        deviation = math.sqrt(variance)
+        result.append([(value - mean) / deviation for value in column])
+    return result
+
+
+Sigmoid = Callable[[float], float]
+
+
+def exact_sigmoid(score: float) -> float:
+    return 1 / (1 + math.exp(-score))
+
+
+def approximate_sigmoid(score: float) -> float:
+    """Return the approximation that SecretFlow computes in secret shares by default."""
+    return (1 + score / math.sqrt(1 + score * score)) / 2
+
+
+def plain_probabilities(
+    ids: list[str],
+    sigmoid: Sigmoid,
+) -> tuple[list[float], list[float]]:
+    """Train on both tables in the open; return the rows' probabilities and labels."""
+    guest = read_table("guest")
+    host = read_table("host")
+    labels = [guest[key].pop("y") for key in ids]
+    merged = [guest[key] | host[key] for key in ids]
+    columns = [[row[name] for row in merged] for name in merged[0]]
+    rows = [[*values, 1.0] for values in zip(*standardised(columns), strict=True)]
+    weights = [0.0] * len(rows[0])
+    for _ in range(EPOCHS):
+        for start in range(0, len(rows), BATCH_SIZE):
+            end = start + BATCH_SIZE
+            step(weights, rows[start:end], labels[start:end], sigmoid)
+    return [sigmoid(score_of(weights, row)) for row in rows], labels
+
+
+def step(
+    weights: list[float],
+    rows: list[list[float]],
+    labels: list[float],
+    sigmoid: Sigmoid,
+) -> None:
+    """Move the weights against the gradient of a batch, whose L2 penalty spares the intercept."""
+    gradient = [*weights[:-1], 0.0]
+    for row, label in zip(rows, labels, strict=True):
+        error = sigmoid(score_of(weights, row)) - label
+        for place, value in enumerate(row):
+            gradient[place] += error * value
+    for place, slope in enumerate(gradient):
+        weights[place] -= LEARNING_RATE * slope / len(rows)
+
+
+def score_of(weights: list[float], row: list[float]) -> float:
+    return math.fsum(weight * value for weight, value in zip(weights, row, strict=True))
+
+
+def area_under_curve(scores: list[float], labels: list[float]) -> float:
+    """Return the share of pairs of rows whose scores are in the order of their labels."""
+    positives = [score for score, label in zip(scores, labels, strict=True) if label]
+    negatives = [score for score, label in zip(scores, labels, strict=True) if not label]
+    ordered = sum(high > low for high in positives for low in negatives)
+    return ordered / (len(positives) * len(negatives))
+
+
+# ---------------------------------------------------------------- the job
+
+
+def download(node: Node, job_id: str, party: str, output: str) -> str:
+    path = f"/api/v1/jobs/{job_id}/outputs/{TRAIN}/{party}/{output}/download"
+    return node.ask("GET", path).text
+
+
+def test_a_regression_in_secret_shares_is_as_good_as_in_the_open(image, tmp_path):
+    registration = example(REGISTRATION)
+    registration["metadata"]["image"] = image
+    with federation_of(tmp_path / "nodes", "secretflow", image, COMMAND) as federation:
+        guest = federation[jobs.GUEST]
+        host = federation[jobs.HOST]
+        for node, role in ((guest, "guest"), (host, "host")):
+            # Containers of Docker read the storage as another user.
+            node.storage.chmod(0o755)
+            node.register(registration)
+            jobs.upload(node, role)
+
+        job_id = guest.submit(regression_job())
+        guest.wait_job(job_id, 300)
+
+        predictions = download(guest, job_id, "guest.0", "train_data")
+        report = json.loads(download(guest, job_id, "guest.0", "report"))
+        guest_model = json.loads(download(guest, job_id, "guest.0", "model"))
+        host_model = json.loads(download(host, job_id, "host.0", "model"))
+    rows = list(csv.DictReader(io.StringIO(predictions)))
+    scores = [float(row["probability"]) for row in rows]
+    ids = [row["id"] for row in rows]
+    approximate, labels = plain_probabilities(ids, approximate_sigmoid)
+    exact, _ = plain_probabilities(ids, exact_sigmoid)
+
+    assert len(rows) == 509
+    assert scores == pytest.approx(approximate, abs=PRECISION)
+    auc = area_under_curve(scores, labels)
+    assert auc == pytest.approx(report["auc"], abs=0.0001)
+    assert auc >= area_under_curve(exact, labels) - 0.002
+    assert auc > 0.99
+    assert len(guest_model["weights"]) == 10
+    assert len(host_model["weights"]) == 20
+    assert "intercept" not in host_model
+
+
+def test_provider_check_accepts_secretflow():
+    result = call(
+        "provider",
+        "check",
+        str(VENDOR / "register.json"),
+        "--command",
+        " ".join(COMMAND),
+        "--parameter",
+        "epochs=1",
+        "--parameter",
+        "mpc_protocol=semi2k",
+    )
+    assert result.exit_code == 0, result.stdout
