@@ -1,4 +1,4 @@
-"""SecretFlow's published regression at two nodes, beside the same regression without protection."""
+"""SecretFlow's published regression at two nodes, compared with the same one in the open."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ TRAIN = "train"
 EPOCHS = 5
 BATCH_SIZE = 128
 LEARNING_RATE = 0.1
-# The difference of a probability that fixed-point numbers make.
+# Largest error of a probability by fixed-point numbers.
 PRECISION = 0.01
 
 
@@ -109,7 +109,7 @@ def exact_sigmoid(score: float) -> float:
 
 
 def approximate_sigmoid(score: float) -> float:
-    """Return the approximation that SecretFlow computes in secret shares by default."""
+    """Return SecretFlow's default approximation in secret shares."""
     return (1 + score / math.sqrt(1 + score * score)) / 2
 
 
