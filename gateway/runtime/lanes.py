@@ -29,7 +29,8 @@ class Lanes:
     Within a lane jobs take turns, higher priorities first, and no job occupies more than half of
     the threads, so that a job with a thousand calls hardly delays other jobs. Calls for new jobs
     get at most every second turn, so that a burst of new jobs and the jobs under way cannot starve
-    each other. While a small job has work, a large one has one thread per lane (see `Workloads`).
+    each other. While a light job makes progress, a heavy one has one thread per lane, which pauses
+    after each work (see `Workloads`).
 
     While jobs are being submitted, other work has one thread per lane: clients wait for their
     responses, and the jobs under way still go on.
@@ -44,10 +45,11 @@ class Lanes:
         own_lane: str = "",
         idle_time: float = _IDLE_TIME,
         clock: Callable[[], float] = time.monotonic,
+        processor_time: Callable[[], float] = time.thread_time,
     ) -> None:
         """``threads``: the most threads for a lane; each ends after ``idle_time`` without work.
 
-        ``clock`` returns seconds.
+        ``clock`` returns seconds, and ``processor_time`` those of the calling thread.
 
         ``own_lane`` names the lane of calls to this node itself, which has fewer threads: its calls
         compute and never wait. Empty: there is no such lane.
@@ -62,7 +64,9 @@ class Lanes:
         self._this_thread = threading.local()  # ``thread``: the `_Thread`, in threads of lanes
         self._submissions = _Submissions()
         self._workloads = Workloads(clock)
+        self._processor_time = processor_time
         self._closed = False
+        self._closing = threading.Event()  # ends the pauses of threads
 
     @contextmanager
     def submission(self) -> Iterator[None]:
@@ -142,6 +146,7 @@ class Lanes:
 
     def close(self, *, wait: bool = True) -> None:
         """Drop the queued work; with ``wait``, return only once the running work has ended."""
+        self._closing.set()
         with self._lock:
             self._closed = True
             self._lanes.clear()
@@ -191,12 +196,21 @@ class Lanes:
             lane = thread.lane
             turn = thread.turn
             thread.carries_on = lane.name == self._own_lane
+            begin = self._processor_time()
             try:
                 turn.work()
             except Exception:
                 log.exception("work in a lane failed", lane=lane.name)
+            self._pause(turn.job, self._processor_time() - begin)
             if not self._take_another(thread, lane, turn):
                 self._wait_for_turn(thread)
+
+    def _pause(self, job: str, seconds: float) -> None:
+        """Pause after work with this processor time if its job has to yield."""
+        self._workloads.note_use(job, seconds)
+        pause = self._workloads.pause_after(job, seconds)
+        if pause:
+            self._closing.wait(pause)
 
     def _take_another(
         self,
@@ -329,7 +343,7 @@ class _Lane:
 
     def end(self, turn: _Turn) -> None:
         """Count work as done."""
-        self._workloads.remove(turn.job)
+        self._workloads.end(turn.job)
         self._threads -= 1
         self._running -= Counter({turn.job: 1})  # keeps only positive counts
         if not turn.is_for_new_job:
@@ -380,6 +394,7 @@ class _Lane:
         turn = _Turn(job, works.popleft(), is_for_new_job=priority == NEW_JOB)
         self._threads += 1
         self._running[job] += 1
+        self._workloads.begin(job)
         if not turn.is_for_new_job:
             self._running_for_old_jobs += 1
         if works:

@@ -513,110 +513,196 @@ def test_no_job_holds_more_than_half_of_a_lane(lane, limit):
 
 
 @pytest.mark.parametrize(
-    ("large", "other", "seconds_later", "yields"),
+    ("heavy", "other", "seconds_later", "yields"),
     [
         pytest.param(
-            11,
-            1,
+            1.0,
+            0.1,
             0.0,
             True,
-            id="small",
+            id="lighter",
         ),
         pytest.param(
-            11,
-            10,
+            1.0,
+            0.1,
             0.9,
             True,
             id="soon",
         ),
         pytest.param(
-            11,
-            10,
+            1.0,
+            0.1,
             1.1,
             False,
             id="waits for others",
         ),
         pytest.param(
-            11,
-            0,
+            1.0,
+            0.6,
             0.0,
             False,
-            id="has ended",
+            id="both heavy",
         ),
         pytest.param(
-            11,
-            11,
+            0.09,
+            0.03,
             0.0,
             False,
-            id="both large",
+            id="not heavy",
         ),
         pytest.param(
-            10,
-            1,
+            1.0,
+            0.01,
             0.0,
             False,
-            id="not large",
+            id="only polls",
         ),
     ],
 )
-def test_a_large_job_yields_to_a_small_one_with_new_work(
-    large,
+def test_a_heavy_job_yields_to_one_that_makes_progress(
+    heavy,
     other,
     seconds_later,
     yields,
 ):
     time_now = [100.0]
     workloads = Workloads(lambda: time_now[0])
-    add_works(workloads, "large", large)
-    add_works(workloads, "other", other)
+    workloads.add("other")  # is not new any more
+    time_now[0] += 5.0
+    for job, seconds in (("heavy", heavy), ("other", other)):
+        workloads.add(job)
+        workloads.note_use(job, seconds)
 
     time_now[0] += seconds_later
 
-    assert workloads.must_yield("large") is yields
+    assert workloads.must_yield("heavy") is yields
     assert not workloads.must_yield("other")
     assert not workloads.must_yield("a job without work")
 
 
-def add_works(workloads, job, count):
-    """Count so many works of a job, after one that has ended."""
-    workloads.add(job)
-    workloads.remove(job)
-    for _ in range(count):
-        workloads.add(job)
-
-
-def test_a_large_job_has_one_thread_of_a_lane_while_a_small_one_has_work():
+def test_a_heavy_job_yields_to_a_new_one_from_its_first_work():
     time_now = [100.0]
-    lanes = Lanes(threads=4, clock=lambda: time_now[0])
+    workloads = Workloads(lambda: time_now[0])
+    workloads.add("heavy")
+    workloads.note_use("heavy", 1.0)
+    workloads.add("new")
+
+    assert workloads.must_yield("heavy")
+
+    time_now[0] += 20.0  # both are forgotten, so that each counts as new
+    workloads.add("heavy")
+    workloads.note_use("heavy", 1.0)
+    workloads.add("new")
+
+    assert workloads.must_yield("heavy")
+
+
+def test_processor_time_counts_less_from_second_to_second():
+    time_now = [100.0]
+    workloads = Workloads(lambda: time_now[0])
+    workloads.add("heavy")
+    workloads.note_use("heavy", 1.0)
+
+    time_now[0] += 3.0
+    workloads.add("new")
+
+    assert not workloads.must_yield("heavy")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "threads", "other", "pause"),
+    [
+        pytest.param(
+            0.01,
+            1,
+            "new",
+            0.1,
+            id="one thread",
+        ),
+        pytest.param(
+            0.01,
+            2,
+            "new",
+            0.2,
+            id="two threads",
+        ),
+        pytest.param(
+            1.0,
+            3,
+            "new",
+            0.25,
+            id="the longest",
+        ),
+        pytest.param(
+            0.01,
+            3,
+            "heavy",
+            0.0,
+            id="nothing to yield to",
+        ),
+    ],
+)
+def test_a_thread_of_a_job_that_yields_pauses_by_its_processor_time(
+    seconds,
+    threads,
+    other,
+    pause,
+):
+    workloads = Workloads(lambda: 100.0)
+    workloads.add(other)
+    workloads.add("heavy")
+    workloads.note_use("heavy", 1.0)
+    for _ in range(threads):
+        workloads.begin("heavy")
+
+    assert workloads.pause_after("heavy", seconds) == pytest.approx(pause)
+
+    workloads.end("heavy")
+
+    assert workloads.pause_after("heavy", seconds) <= pause
+
+
+def test_a_heavy_job_has_one_thread_of_a_lane_while_a_light_one_goes_on():
+    time_now = [100.0]
+    processor_time = [0.0]
+    lanes = Lanes(
+        threads=4,
+        own_lane="own",
+        clock=lambda: time_now[0],
+        processor_time=lambda: processor_time[0],
+    )
     concurrency = Concurrency()
-    blockers_end = threading.Event()
-    small_job_ends = threading.Event()
-    large_job_works = [(threading.Event(), threading.Event()) for _ in range(20)]
+    light_job_ends = threading.Event()
+    works = [(threading.Event(), threading.Event()) for _ in range(20)]
+
+    def take_a_second():
+        processor_time[0] += 1.0
 
     def hang(has_begun, release):
         with concurrency.call():
             has_begun.set()
             release.wait(LONG)
 
-    lanes.submit("another peer", partial(small_job_ends.wait, LONG), "small")
-    for job in ("a", "b") * 2:
-        lanes.submit("peer", partial(blockers_end.wait, LONG), job)
-    for events in large_job_works:
-        lanes.submit("peer", partial(hang, *events), "large")
-    blockers_end.set()
+    is_heavy = threading.Event()
+    lanes.submit("own", take_a_second, "heavy")
+    lanes.submit("own", is_heavy.set, "heavy")  # after the first: a job has one thread there
+    assert is_heavy.wait(LONG)
+    lanes.submit("another peer", partial(light_job_ends.wait, LONG), "light")
+    for events in works:
+        lanes.submit("peer", partial(hang, *events), "heavy")
     for number in range(5):
         is_done = threading.Event()
         lanes.submit("peer", is_done.set, f"other {number}")
         assert is_done.wait(LONG)
-    first_begun, first_release = large_job_works[0]
+    first_begun, first_release = works[0]
     assert first_begun.wait(LONG)
     assert concurrency.most == 1
 
-    time_now[0] += 2.0  # the small job waits for its peer
+    time_now[0] += 2.0  # the light job waits for its peer
     first_release.set()
     wait_for(lambda: concurrency.most == 2)
-    small_job_ends.set()
-    for _, release in large_job_works:
+    light_job_ends.set()
+    for _, release in works:
         release.set()
     lanes.close()
 
