@@ -5,7 +5,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 # The options of the command ``serve`` and the fields of their values.
 _FIELDS = {
@@ -53,6 +55,7 @@ def serve(options: ServeOptions) -> None:
     """Serve a node until a signal. After an error, print it as the command does, and exit."""
     os.umask(0o077)  # as `gateway.cli.main.main` does
     _defer_models()
+    _import_uvicorn()
     with absent("rich"):
         from gateway.cli.serve import run
     try:
@@ -73,6 +76,21 @@ def _defer_models() -> None:
     import pydantic
 
     pydantic.BaseModel.model_config = pydantic.ConfigDict(defer_build=True)
+
+
+def _import_uvicorn() -> None:
+    """Import uvicorn without its command line, which its package only passes on.
+
+    The command line brings click and the watch of changed source files.
+    """
+    if "uvicorn" in sys.modules:
+        return
+    name = "uvicorn.main"
+    command_line = ModuleType(name)
+    vars(command_line).update(Server=None, main=None, run=None)
+    sys.modules[name] = command_line
+    import_module("uvicorn")
+    del sys.modules[name]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.server import Server
 
 from gateway.http.connection import HEAD_SECONDS, Connection, Http2
 from gateway.http.connection_limits import ConnectionCount, allow_descriptors, connection_count
@@ -122,7 +123,7 @@ class ServerTls(Protocol):
         ...
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     """Accepts connections itself, to close those above a limit before TLS or HTTP begins."""
 
     def __init__(

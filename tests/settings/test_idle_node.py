@@ -31,6 +31,7 @@ WATCHING = ("/health/live", "/health/ready", "/metrics", "/v1/platform/schedule/
 UNUSED = {
     "authlib",
     "botocore",
+    "click",
     "docker",
     "engines.docker",
     "engines.kubernetes",
@@ -65,6 +66,8 @@ UNUSED = {
     "sqlalchemy.dialects.postgresql",
     "typer",
     "urllib3",
+    "uvicorn.main",
+    "uvicorn.supervisors",
     "websockets",
 }
 

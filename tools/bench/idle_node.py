@@ -2,7 +2,7 @@
 
 The module and a file are put before the command that serves the node. On SIGUSR2 the node writes
 to the file, in JSON, the names of its threads and the resident memory by which the import of each
-package made the process grow.
+package made the process grow. Packages of this repository count by their parts.
 """
 
 import importlib.machinery
@@ -20,10 +20,11 @@ from typing import Any
 _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
 # The command behind the module's own argument: interpreter, ``-m`` and module come first.
 _INTERPRETER_WORDS = 3
+_DIVIDED = ("adapter", "gateway")  # packages that count by their parts
 
 
 class Imports:
-    """The growth of the process during the execution of modules, by top-level package.
+    """The growth of the process during the execution of modules, by package.
 
     What a module imports counts for the packages of the imported modules, not for its own.
     """
@@ -58,9 +59,12 @@ def resident_bytes() -> int:
 
 
 def _package_of(subject: Any) -> str:
-    """Return the top-level package of a module or of its specification."""
+    """Return the package of a module or of its specification; of our own, with the part of it."""
     name = subject.__name__ if isinstance(subject, ModuleType) else subject.name
-    return str(name).partition(".")[0]
+    package, *parts = str(name).split(".")
+    if package in _DIVIDED:
+        return ".".join([package, *parts[:1]])
+    return package
 
 
 def main() -> None:
