@@ -270,6 +270,9 @@ def migrate(
     if not is_due:
         say(f"nothing to do: the schema is {before}")
         return
+    if revisions.is_unknown:
+        say(f"this version cannot use the schema {before}: it knows those up to {newest}")
+        return
     verb = "went" if migrated else "would go"
     say(f"{verb} from {before or 'no schema'} to {newest}")
 

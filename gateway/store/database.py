@@ -400,12 +400,17 @@ class SchemaRevisions(NamedTuple):
         return self.current == self.newest or self.is_newer
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether the schema is none that this version makes or migrates."""
+        return self.current is not None and self.current not in _revisions()
+
+    @property
     def is_newer(self) -> bool:
         """Whether a newer version has migrated the database, and only added to it.
 
         The revisions of a hundred only add: 0026 to 0025, but not 0100 (ADR 84).
         """
-        if self.current is None or self.current in _revisions():
+        if self.current is None or not self.is_unknown:
             return False
         return self.newest < self.current and _hundred(self.current) == _hundred(self.newest)
 
@@ -508,7 +513,7 @@ def _upgrade(connection: sa.Connection) -> None:
 
 def _refuse_unknown(revisions: SchemaRevisions) -> None:
     """Raise `ValueError` for a schema that this version can neither use nor migrate."""
-    if revisions.current in _revisions():
+    if not revisions.is_unknown:
         return
     openable = ", ".join(_revisions())
     text = f"its schema is {revisions.current}; this version opens {openable}"

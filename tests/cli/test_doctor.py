@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -179,6 +180,25 @@ def test_migrate_checks_and_then_migrates(config):
     assert call("migrate", "--config", str(config)).exit_code == 0
     assert database.exists()
     assert call("migrate", "--check", "--config", str(config)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("revision", "exit_code", "text"),
+    [
+        ("0099_next", 0, "nothing to do: the schema is 0099_next"),
+        ("0100_other", 1, "this version cannot use the schema 0100_other"),
+    ],
+)
+def test_migrate_checks_a_schema_of_a_newer_version(config, revision, exit_code, text):
+    assert call("migrate", "--config", str(config)).exit_code == 0
+    with closing(sqlite3.connect(config.parent / "state.db")) as database:
+        database.execute("update alembic_version set version_num = ?", [revision])
+        database.commit()
+
+    checked = call("migrate", "--check", "--config", str(config))
+
+    assert checked.exit_code == exit_code
+    assert text in checked.stdout
 
 
 # ---------------------------------------------------------------- a fault in each step

@@ -21,6 +21,7 @@ from gateway.diagnostics.network import certificates_of
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result, Step
+from gateway.store.database import SchemaRevisions
 from tests.certificates import Authority
 from tests.cli import raising
 from tests.inprocess import ME, PEER, Node, running, settings
@@ -44,7 +45,7 @@ def check_step(step: Callable[..., Step], **installation: Any) -> Step:
 
 
 def test_an_older_schema_is_a_warning():
-    revisions = ("0016_applications", "0020_gpus")
+    revisions = SchemaRevisions("0016_applications", "0020_gpus")
     step = check_step(
         machine.migrations,
         database_up=True,
@@ -52,6 +53,18 @@ def test_an_older_schema_is_a_warning():
     )
     assert step.result is Result.WARNING
     assert step.cause == "the schema is 0016_applications, this version's is 0020_gpus"
+
+
+def test_a_schema_of_a_newer_version_is_a_warning():
+    revisions = SchemaRevisions("0099_next", "0025_partner_volumes")
+    step = check_step(
+        machine.migrations,
+        database_up=True,
+        revisions=revisions,
+    )
+    assert step.result is Result.WARNING
+    assert step.remedy == "upgrade this gateway, too; until then it can use the database"
+    assert "表结构 0099_next 属于更新的版本" in translate(step.cause, "zh")
 
 
 def test_an_engine_that_fails_to_report_isolation_is_a_failure():
