@@ -33,6 +33,7 @@ from route_table.model import (
     switch_word,
 )
 from route_table.proxies import PROXY, PROXY_RULE
+from route_table.rates import RATE_RULE, read_rate
 
 MAX_PARALLEL = 7  # so that a receiver has room for the parts which overtake another one
 
@@ -69,6 +70,10 @@ KEYS: dict[str, str] = {
         "connections that carry a long message to the node together, 1 to "
         f"{MAX_PARALLEL}; more are faster over a long line that loses packets; default "
         f"{DEFAULT_PARALLEL}"
+    ),
+    "bandwidth": (
+        "bytes per second that are exchanged with the node in each direction, such as 20MB; "
+        "default: limits.partner_bandwidth of the node's configuration"
     ),
     "ca": "PEM file of the authorities that may have signed the peer's certificate",
     "certificate": "PEM file of the certificate that is shown to the peer, with its chain",
@@ -775,6 +780,7 @@ _READERS: Mapping[str, _Reader] = {
         f"must be a number of seconds above 0, at most {MAX_DEADLINE:g}",
     ),
     "parallel": _Reader(_read_parallel, f"must be a whole number from 1 to {MAX_PARALLEL}"),
+    "bandwidth": _Reader(read_rate, RATE_RULE),
     "dial": _one_of(DIAL),
     "reached": _one_of(REACHED),
     "enabled": _BOOLEAN,

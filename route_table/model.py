@@ -254,6 +254,8 @@ class Route:
     reached: str | None = None
     # Parts of a long message that are under way to the node together, on a connection each.
     parallel: int = DEFAULT_PARALLEL
+    # Bytes per second in each direction; None: as the node's configuration says.
+    bandwidth: int | None = None
 
     @property
     def total_deadline(self) -> float | None:

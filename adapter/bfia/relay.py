@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -21,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter.bfia import relay_wire
-from adapter.bfia.channel.bodies import Bodies, announced
+from adapter.bfia.channel.bodies import Bodies, announced, pace_of
 from adapter.bfia.channel.codec import (
     CHANNEL,
     GRPC,
@@ -29,6 +30,7 @@ from adapter.bfia.channel.codec import (
     PART,
     TRANSPORT,
     read_ends,
+    read_session,
     read_target_institution,
 )
 from adapter.bfia.channel.courier import Courier
@@ -41,6 +43,7 @@ from adapter.bfia.peer import LONGEST_CALL
 from adapter.bfia.requests import incoming
 from gateway.domain.volumes import Volume
 from gateway.errors import Invalid, PeerUnreachable
+from gateway.runtime.pacing import Pace, PartnerPacing
 from route_table.institutions import nodes_of
 from route_table.model import Route, RouteTable, UnknownNode
 
@@ -197,14 +200,18 @@ class _Transit:
 
 
 class _Sent:
-    """The number of bytes of a body that were sent on."""
+    """The number of bytes of a body that were sent on, in their turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace | None) -> None:
+        """``pace`` None: the bytes do not wait for turns."""
         self.bytes = 0
+        self._pace = pace
 
     async def count(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the pieces of a body, and count their bytes."""
+        """Yield the pieces of a body in their turns, and count their bytes."""
         async for piece in body:
+            if self._pace is not None:
+                await self._pace.take(len(piece))
             self.bytes += len(piece)
             yield piece
 
@@ -258,8 +265,11 @@ class Relay:
         control_limit: int,
         channel_limit: int,
         record_refusal: RecordRefusal,
+        incoming: PartnerPacing | None = None,
     ) -> None:
-        """``table`` returns the current routes; ``record_refusal`` records each refusal.
+        """``incoming``: the pace of what arrives; None: no partner has a limit.
+
+        ``table`` returns the current routes; ``record_refusal`` records each refusal.
 
         ``node`` and ``institution`` are this node's.
         ``control_limit`` and ``channel_limit``: bytes of the largest body of a control request, and
@@ -274,7 +284,9 @@ class Relay:
         self._channel_limit = channel_limit
         self._record_refusal = record_refusal
         # For the slots and the pace of bodies; `_bounded` checks the size.
-        self._bodies = Bodies(max(control_limit, channel_limit))
+        self._bodies = Bodies(
+            max(control_limit, channel_limit), pace_of=partial(pace_of, incoming or PartnerPacing())
+        )
 
     async def __call__(
         self,
@@ -402,7 +414,7 @@ class Relay:
         Raises httpx's errors, `RelayRefused`.
         """
         client = self._courier.client(route.identity)
-        sent = _Sent()
+        sent = _Sent(self._pace(transit, route))
         if body is not None:
             body = sent.count(body)
         connect = min(_CONNECT_SECONDS, seconds)
@@ -422,7 +434,16 @@ class Relay:
             copy = await _copy(response, f"node {_name_with_hop(route)}")
         volume = Volume(bytes_in=len(copy.body), bytes_out=sent.bytes)
         self._courier.count_volume(route.node, volume)
+        if not transit.by_channel:
+            self._courier.pacing.charge(route.node, sent.bytes)
         return copy
+
+    def _pace(self, transit: _Transit, route: Route) -> Pace | None:
+        """Return the pace of a request to its target; None if it does not wait for turns."""
+        if not transit.by_channel:
+            return None
+        session = read_session(transit.request.headers.raw)
+        return self._courier.pacing.of(route.node, session)
 
     def _refusal(self, error: RelayRefused, transit: _Transit) -> Response:
         """Return this node's own response to a control request or to a message of the channel."""

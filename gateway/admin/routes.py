@@ -28,6 +28,7 @@ from gateway.admin.deps import (
 )
 from gateway.admin.responses import partners as responses
 from gateway.admin.route_tests import RouteTests, RouteTestStream
+from gateway.domain.pacing import PaceState
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.domain.volumes import RecentVolumes
@@ -61,6 +62,7 @@ _TYPES: dict[str, Any] = {
     "port": int,
     "deadline": float,
     "parallel": int,
+    "bandwidth": int | str,
     "enabled": bool,
     "relay": bool,
     "signing": _SwitchWord,
@@ -122,6 +124,8 @@ class RouteServices:
     listener: ListenerProof  # what the listener for peers demands of all nodes
     links: Connector  # the links that stand
     volumes: Callable[[NodeId], RecentVolumes]  # bytes exchanged with a node
+    sending: Callable[[NodeId], PaceState | None]  # None: without a limit
+    receiving: Callable[[NodeId], PaceState | None]
 
 
 _Services = Annotated[RouteServices, Depends(service(RouteServices))]
@@ -170,6 +174,8 @@ def get_route(services: _Services, node: str) -> Response:
             "version": table.version,
             "route": route,
             "traffic": services.volumes(node),
+            "sending": services.sending(node),
+            "receiving": services.receiving(node),
         }
     )
 

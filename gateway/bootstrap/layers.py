@@ -10,7 +10,7 @@ from fastapi import Request
 from starlette.types import ASGIApp, Scope
 
 from adapter.bfia import envelope, relay, requests
-from adapter.bfia.channel.codec import read_ends
+from adapter.bfia.channel.codec import CHANNEL, read_ends
 from adapter.bfia.channel.peers import HANDED_ON
 from adapter.bfia.control_sealing import is_sealed, with_sealed_responses
 from adapter.bfia.paths import JOB_AUDIT, NODE, SCHEDULE
@@ -20,8 +20,10 @@ from gateway.bootstrap.foundation import Foundation, Registries
 from gateway.bootstrap.peer_services import PeerServices
 from gateway.config.schema import Settings
 from gateway.config.secrets import admin_token
+from gateway.domain.volumes import Volume
 from gateway.http.app import from_browser, from_elsewhere, without_foreign
-from gateway.http.exchanges import NotingExchanges
+from gateway.http.exchange_book import MAX_BODY
+from gateway.http.exchanges import PassedExchange, WatchingExchanges, note_exchange
 from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
 from gateway.http.peers import (
     PeerIdentity,
@@ -33,7 +35,6 @@ from gateway.http.peers import (
     with_quota,
 )
 from gateway.http.proxies import Network, through_proxies
-from gateway.http.volumes import CountingVolumes
 from route_table import certificates
 from route_table.model import Bearer
 
@@ -152,10 +153,10 @@ def _inner_peer_layers(
     )
     return [
         partial(
-            NotingExchanges,
+            WatchingExchanges,
             sender=partial(_noted_partner, peers.peer_table.accepts),
-            note=peers.exchanges.add,
-            clock=services.foundation.clock,
+            watch=partial(note_exchange, peers.exchanges.add, services.foundation.clock),
+            kept_bytes=MAX_BODY,
         ),
         with_sealed_responses,
         # Signs the responses of this node's paths. Refusals by layers further out are not signed.
@@ -178,6 +179,7 @@ def _inner_peer_layers(
             control_limit=settings.limits.body_bytes,
             channel_limit=services.largest_message,
             record_refusal=refusals.not_relayed,
+            incoming=peers.incoming,
         ),
         partial(
             with_quota,
@@ -186,8 +188,24 @@ def _inner_peer_layers(
         ),
         partial(with_quota, per_minute=OPEN_PER_MINUTE, sender=_open_quota_name),
         # Also of relayed requests, and of refusals by the layers above.
-        partial(CountingVolumes, sender=_counted_partner, count=peers.volumes.add),
+        partial(
+            WatchingExchanges,
+            sender=_counted_partner,
+            watch=partial(_count_exchange, peers),
+        ),
     ]
+
+
+def _count_exchange(peers: PeerServices, exchange: PassedExchange) -> None:
+    """Count the bytes of an exchange.
+
+    Those of messages are in the partner's pace already, as far as they have waited for turns.
+    """
+    volume = Volume(exchange.request.size, exchange.response.size)
+    peers.volumes.add(exchange.partner, volume)
+    peers.outgoing.charge(exchange.partner, volume.bytes_out)
+    if not exchange.scope["path"].startswith(CHANNEL):
+        peers.incoming.charge(exchange.partner, volume.bytes_in)
 
 
 def _noted_partner(

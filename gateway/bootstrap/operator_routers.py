@@ -129,6 +129,8 @@ def provide_services(
         listener=listener_proof(foundation.settings),
         links=services.peers.links,
         volumes=services.peers.volumes.recent,
+        sending=services.peers.outgoing.state,
+        receiving=services.peers.incoming.state,
     )
     application_services = applications.ApplicationServices(
         applications=services.partners.applications,

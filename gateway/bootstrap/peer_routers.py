@@ -42,6 +42,7 @@ def channel_parts(services: Services) -> ChannelParts:
         session_open=peers.sessions.is_open,
         max_body=message_bytes * 4 // 3 + ENVELOPE_BYTES,  # a message in base64
         courier=peers.courier,
+        incoming=peers.incoming,
         elsewhere=partial(_session_route, services),
         may_bring=partial(_may_bring, services),
         seals=peers.seals,

@@ -19,6 +19,7 @@ from gateway.config.statement_keys import check_signer, statement_keys_of
 from gateway.domain.job import Job
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.volumes import Volume
 from gateway.errors import SigningFailed
 from gateway.http.exchange_book import FOLDER, ExchangeBook
 from gateway.identity.audit_head import HeadFile
@@ -33,6 +34,7 @@ from gateway.ports import ParticipantApi, SchedulerApi
 from gateway.runtime.context import Peers
 from gateway.runtime.liveness import Outages
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.pacing import PartnerLimit, PartnerPacing
 from gateway.runtime.volume_counter import VolumeCounter
 from gateway.store.queries import count
 from gateway.store.store import Store
@@ -63,6 +65,8 @@ class PeerServices:
     outages: Outages
     links: Links  # connections that nodes without an open port keep
     volumes: VolumeCounter  # bytes exchanged with each partner
+    outgoing: PartnerPacing  # the pace at which messages leave for each partner
+    incoming: PartnerPacing  # the pace at which messages of each partner are read
     exchanges: ExchangeBook  # the last requests of each partner, for a rehearsed upgrade
 
 
@@ -103,6 +107,9 @@ def build_peer_services(
         SqlVolumes(store),
         clock,
     )
+    limit_of = partial(_limit_of, registries.routes, volumes, limits.partner_bandwidth)
+    outgoing = PartnerPacing(limit_of)
+    incoming = PartnerPacing(limit_of)
     metrics = Metrics(
         partial(count, store),
         broker,
@@ -111,13 +118,19 @@ def build_peer_services(
         engines.capacities.responding,
         partial(_link_counts, links, registries.routes),
         volumes.since_start,
+        {"out": outgoing, "in": incoming},
     )
     keyring = Keyring(settings.state_dir)
     _ = keyring.signing  # refuses an unusable file at the start
     statement_keys = statement_keys_of(settings)
     check_signer(statement_keys)
     protocol = BfiaProtocol(
-        node, registries.routes, metrics.requested, listener, links, volumes.add
+        node,
+        registries.routes,
+        metrics.requested,
+        listener,
+        links,
+        partial(_count_call, volumes, outgoing, incoming),
     )
     fate = FateSide(settings, store, registries.registry, protocol, peer_table.profile_name, clock)
     bundles = Bundles(node, registries.registry, statement_keys, peer_table.entry, clock)
@@ -155,7 +168,7 @@ def build_peer_services(
             protocol.session_per_task,
             partial(_container_address, foundation, late),
         ),
-        courier=Courier(links, volumes.add),
+        courier=Courier(links, volumes.add, outgoing),
         seals=protocol.seals,
         outages=Outages(
             protocol.has_route,
@@ -164,8 +177,42 @@ def build_peer_services(
         ),
         links=links,
         volumes=volumes,
+        outgoing=outgoing,
+        incoming=incoming,
         exchanges=ExchangeBook(settings.state_dir / FOLDER),
     )
+
+
+def _limit_of(
+    routes: LiveRoutes,
+    volumes: VolumeCounter,
+    default_rate: int | None,
+    partner: NodeId,
+) -> PartnerLimit | None:
+    """Return the limit of the bytes exchanged with a partner; None without one.
+
+    ``default_rate``: bytes per second for partners whose entry sets none; None: no limit.
+    """
+    entry = volumes.entry_of(partner)
+    if not entry:
+        return None
+    rate = routes.table.routes[entry].bandwidth or default_rate
+    if rate is None:
+        return None
+    return PartnerLimit(entry, rate)
+
+
+def _count_call(
+    volumes: VolumeCounter,
+    outgoing: PartnerPacing,
+    incoming: PartnerPacing,
+    partner: NodeId,
+    volume: Volume,
+) -> None:
+    """Count the bytes of a control request of this node, which has not waited for a turn."""
+    volumes.add(partner, volume)
+    outgoing.charge(partner, volume.bytes_out)
+    incoming.charge(partner, volume.bytes_in)
 
 
 def _link_counts(links: Links, routes: LiveRoutes) -> Mapping[tuple[NodeId, str], int]:

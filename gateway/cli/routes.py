@@ -76,6 +76,10 @@ _ROUTE_OPTIONS: dict[str, tuple[Any, Any]] = {
         "long line that loses packets; default: 2.",
         int,
     ),
+    "bandwidth": _route_option(
+        "Bytes per second exchanged with it in each direction, such as 20MB; default: "
+        "limits.partner_bandwidth."
+    ),
     "ca": _route_option("PEM file on the node's machine: authorities of its certificate."),
     "certificate": _route_option(
         "PEM file on the node's machine: the certificate presented to it."
@@ -234,10 +238,29 @@ def show(node: Client, node_id: options.NodeId) -> Output:
         ["enabled", route["enabled"]],
         ["today", _traffic_text(traffic["today"])],
         ["this month", _traffic_text(traffic["month"])],
+        *_pace_rows(response),
     ]
     table(f"route to {node_id}", ["", ""], rows)
     if route["remedy"]:
         _print_remedies([route])
+
+
+def _pace_rows(response: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row for each direction whose bandwidth is limited."""
+    rows = []
+    for direction in ("sending", "receiving"):
+        pace = response.get(direction)  # earlier versions have none
+        if pace:
+            rows.append([direction, _pace_text(pace)])
+    return rows
+
+
+def _pace_text(pace: Mapping[str, Any]) -> str:
+    """Return the present rate, the limit, and how many messages wait."""
+    rate = amount(pace["bytes_per_second"])
+    limit = amount(pace["limit"])
+    waiting = pace["waiting"]
+    return t(f"{rate}/s of at most {limit}/s, {waiting} messages wait")
 
 
 def _traffic_text(traffic: Mapping[str, Any]) -> str:

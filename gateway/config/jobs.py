@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from gateway.config.values import (
     COMMAND_OF_SECRET,
     FILE_OF_SECRET,
+    Rate,
     Section,
     Switch,
     require,
@@ -71,6 +72,13 @@ class LimitSettings(Section):
         default=60_000,
         gt=0,
         description="Requests of one partner node in a minute; further ones are refused.",
+    )
+    partner_bandwidth: Rate | None = Field(
+        default=None,
+        description="Bytes per second exchanged with one partner node, in each direction and by "
+        "each gateway, shared fairly between jobs: a whole number, or a text such as 20MB; null: "
+        "no limit. `bandwidth` in a route takes precedence.",
+        examples=["20MB"],
     )
     unreachable_seconds: float = Field(
         default=600.0,

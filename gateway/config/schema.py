@@ -224,6 +224,16 @@ class OutboundSettings(Section):
         "networks; this machine always is.",
     )
 
+    @model_validator(mode="after")
+    def _has_user_of_password(self) -> "OutboundSettings":
+        """Refuse a password without a user, which no proxy would get."""
+        has_user = "@" in (self.proxy or "")
+        require(
+            has_user or self.proxy_password is None,
+            "proxy_password needs a user in proxy: http://user@host:port",
+        )
+        return self
+
     @property
     def default(self) -> DefaultProxy:
         """The proxy, and the hosts that are reached without it."""

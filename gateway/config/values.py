@@ -12,6 +12,7 @@ from gateway.domain.events import NAMES
 from route_table.model import NODE_ID, Identity, switch_word
 from route_table.model import NODE_RULE as RULE_OF_NODES
 from route_table.proxies import HOST_RULE, PROXY_RULE, is_host, is_proxy
+from route_table.rates import read_rate
 
 
 class Section(BaseModel):
@@ -258,11 +259,17 @@ def _number_as_text(value: object) -> object:
     return value
 
 
+def _rate(value: object) -> int:
+    """Return a rate in bytes per second, written as a number or with a unit."""
+    return read_rate(str(value))
+
+
 # A setting of one of these types is checked, and possibly normalised, by the function named in it;
 # pydantic reports its `ValueError` as the problem of the setting.
 Bind = Annotated[str, AfterValidator(_bind)]
 DirectHost = Annotated[str, AfterValidator(_direct)]
 ProxyUrl = Annotated[str, AfterValidator(_proxy)]
+Rate = Annotated[int, BeforeValidator(_rate)]
 NetworkName = Annotated[str, AfterValidator(_network)]
 EventName = Annotated[str, AfterValidator(_event)]
 HttpUrl = Annotated[str, AfterValidator(_http)]

@@ -1,31 +1,70 @@
-"""Notes the exchanges of the peers' listener, as the application receives and answers them."""
+"""Hands on the exchanges that pass a listener, with their bodies and the lengths of these."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.http.exchange_book import MAX_BODY, RawExchange
+from gateway.domain.spec import NodeId
+from gateway.http.exchange_book import RawExchange
 
 
-class NotingExchanges:
-    """Middleware that hands on each exchange with a partner, once it is complete.
+class PassedBody:
+    """A body that has passed: its length, and its content if that is short."""
 
-    - ``sender``: the node that a request comes from; empty for none that is to be noted
-    - ``note``: takes an exchange; it must not block
+    def __init__(self, kept_bytes: int) -> None:
+        """``kept_bytes``: of the longest body whose content is kept."""
+        self.size = 0
+        self.content = bytearray()  # empty if the body is longer
+        self._kept_bytes = kept_bytes
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether `content` is the whole body."""
+        return self.size <= self._kept_bytes
+
+    def add(self, message: Message) -> None:
+        """Add what a message has of the body."""
+        part = message.get("body", b"")
+        self.size += len(part)
+        if self.is_kept:
+            self.content += part
+        else:
+            self.content.clear()
+
+
+@dataclass
+class PassedExchange:
+    """A request of a partner, and the response to it."""
+
+    partner: NodeId
+    scope: Scope  # of the request
+    request: PassedBody
+    response: PassedBody
+    status: int = 0
+    is_complete: bool = False  # False: the application has failed
+
+
+class WatchingExchanges:
+    """Middleware that hands on each exchange with a partner once it has ended, or has failed.
+
+    - ``sender``: the node that a request comes from; empty for one that is not to be handed on
+    - ``watch``: takes an exchange; it must not block
+    - ``kept_bytes``: of the longest body that is handed on with its content
     """
 
     def __init__(
         self,
         app: ASGIApp,
         sender: Callable[[Scope], str],
-        note: Callable[[RawExchange], None],
-        clock: Callable[[], datetime],
+        watch: Callable[[PassedExchange], None],
+        kept_bytes: int = 0,
     ) -> None:
         self._app = app
         self._sender = sender
-        self._note = note
-        self._clock = clock
+        self._watch = watch
+        self._kept_bytes = kept_bytes
 
     async def __call__(
         self,
@@ -33,60 +72,61 @@ class NotingExchanges:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Pass a request on, and note it if it comes from a partner."""
+        """Pass a request on, and hand the exchange on if the request comes from a partner."""
         partner = ""
         if scope["type"] == "http":
             partner = self._sender(scope)
         if not partner:
             await self._app(scope, receive, send)
             return
-        request = _Body()
-        response = _Body()
-        status = 0
+        exchange = PassedExchange(
+            partner,
+            scope,
+            PassedBody(self._kept_bytes),
+            PassedBody(self._kept_bytes),
+        )
 
-        async def noted_receive() -> Message:
+        async def watched_receive() -> Message:
             message = await receive()
-            if message["type"] == "http.request":
-                request.add(message)
+            exchange.request.add(message)
             return message
 
-        async def noted_send(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            else:
-                response.add(message)
+        async def watched_send(message: Message) -> None:
+            exchange.status = message.get("status", exchange.status)
+            exchange.response.add(message)
             await send(message)
 
-        await self._app(scope, noted_receive, noted_send)
-        if request.is_short and response.is_short:
-            exchange = RawExchange(
-                partner,
-                scope["method"],
-                scope["path"],
-                scope["query_string"].decode("latin-1"),
-                _headers(scope),
-                bytes(request.content),
-                status,
-                bytes(response.content),
-                self._clock().isoformat(),
-            )
-            self._note(exchange)
+        try:
+            await self._app(scope, watched_receive, watched_send)
+            exchange.is_complete = True
+        finally:
+            self._watch(exchange)
 
 
-class _Body:
-    """The bytes of a body, as long as they are few enough to be kept."""
-
-    def __init__(self) -> None:
-        self.content = bytearray()
-        self.is_short = True
-
-    def add(self, message: Message) -> None:
-        """Add a part of the body."""
-        part = message.get("body", b"")
-        self.is_short = self.is_short and len(self.content) + len(part) <= MAX_BODY
-        if self.is_short:
-            self.content += part
+def note_exchange(
+    note: Callable[[RawExchange], None],
+    clock: Callable[[], datetime],
+    exchange: PassedExchange,
+) -> None:
+    """Note a complete exchange with short bodies, for a rehearsed upgrade; ``note`` takes it."""
+    request = exchange.request
+    response = exchange.response
+    if not (exchange.is_complete and request.is_kept and response.is_kept):
+        return
+    scope = exchange.scope
+    note(
+        RawExchange(
+            exchange.partner,
+            scope["method"],
+            scope["path"],
+            scope["query_string"].decode("latin-1"),
+            _headers(scope),
+            bytes(request.content),
+            exchange.status,
+            bytes(response.content),
+            clock().isoformat(),
+        )
+    )
 
 
 def _headers(scope: Scope) -> dict[str, str]:

@@ -15,6 +15,7 @@ from gateway.domain.resources import ClaimState, Ledger
 from gateway.domain.spec import NodeId
 from gateway.domain.volumes import Volume
 from gateway.runtime.context import Exchange
+from gateway.runtime.pacing import PartnerPacing
 from gateway.store.queries import Counts
 
 # Upper bounds of the buckets, in seconds.
@@ -41,13 +42,15 @@ class Metrics(Collector):
         engines: Callable[[], Mapping[str, bool]],
         links: Callable[[], Mapping[tuple[str, str], int]],
         volumes: Callable[[], Mapping[NodeId, Volume]],
+        paces: Mapping[str, PartnerPacing],
     ) -> None:
         """``counts`` returns the numbers of jobs, runs and tasks by state.
 
         ``channel`` has the messages of containers. ``ledger`` returns the node's pool of resources.
         ``engines`` returns, by each engine's name, whether the engine responds. ``links`` returns
         the number of standing links by node and direction (``in`` or ``out``). ``volumes`` returns
-        the bytes exchanged with each partner since the start.
+        the bytes exchanged with each partner since the start. ``paces`` has the pace of all
+        partners by direction.
         """
         self._counts = counts
         self._channel = channel
@@ -56,6 +59,7 @@ class Metrics(Collector):
         self._engines = engines
         self._links = links
         self._volumes = volumes
+        self._paces = paces
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "bfia_peer_requests",
@@ -136,6 +140,7 @@ class Metrics(Collector):
             self._links(),
         )
         yield from _volume_metrics(self._volumes())
+        yield from _pace_metrics(self._paces)
 
 
 def _result_of(exchange: Exchange) -> str:
@@ -349,6 +354,36 @@ def _volume_metrics(volumes: Mapping[NodeId, Volume]) -> Iterator[CounterMetricF
         sent.add_metric([node], volume.bytes_out)
     yield received
     yield sent
+
+
+def _pace_metrics(paces: Mapping[str, PartnerPacing]) -> Iterator[Metric]:
+    """Yield how the bandwidth of each limited partner is used; ``paces`` by direction."""
+    labels = ["node", "direction"]
+    limits = {}
+    waiting = {}
+    waited = CounterMetricFamily(
+        "bfia_partner_bandwidth_waited_seconds",
+        "Seconds that messages have waited for their turns, all together.",
+        labels=labels,
+    )
+    for direction, pacing in paces.items():
+        for node, state in pacing.states().items():
+            limits[node, direction] = state.limit
+            waiting[node, direction] = state.waiting
+            waited.add_metric([node, direction], state.waited_seconds)
+    yield _gauge(
+        "bfia_partner_bandwidth_limit_bytes",
+        "Bytes per second that may be exchanged with a partner in a direction.",
+        labels,
+        limits,
+    )
+    yield _gauge(
+        "bfia_partner_bandwidth_waiting",
+        "Messages that wait for their turns.",
+        labels,
+        waiting,
+    )
+    yield waited
 
 
 def _by_kind(amounts: Amounts, has_gpus: bool) -> dict[str, float]:

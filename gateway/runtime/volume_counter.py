@@ -54,7 +54,7 @@ class VolumeCounter:
 
     def add(self, partner: NodeId, volume: Volume) -> None:
         """Count the bytes of an exchange with a partner."""
-        name = self._entry_of(partner)
+        name = self.entry_of(partner)
         if not name:
             return
         key = (name, self._clock().date())
@@ -62,7 +62,7 @@ class VolumeCounter:
             self._unsaved[key] = self._unsaved.get(key, Volume()) + volume
             self._since_start[name] = self._since_start.get(name, Volume()) + volume
 
-    def _entry_of(self, partner: NodeId) -> str:
+    def entry_of(self, partner: NodeId) -> str:
         """Return the entry of the route table that applies to a partner; "" for none."""
         entries = self._entries()
         if partner == self._node:

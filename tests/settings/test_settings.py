@@ -97,6 +97,17 @@ BIG = {"base_url": "tcp://h:1"}
             {"storages": {"a": HDFS | {"username": "x"}, "b": HDFS | {"username": "y"}}},
             "must all have the same username",
         ),
+        (
+            {"outbound": {"proxy": "http://proxy:3128", "proxy_password": "file"}},
+            "outbound: proxy_password needs a user in proxy",
+        ),
+        ({"outbound": {"proxy_password": "file"}}, "proxy_password needs a user in proxy"),
+        (
+            {"limits": {"partner_bandwidth": "20Mbit"}},
+            "limits.partner_bandwidth: must be bytes per second from 512KiB to 1TB",
+        ),
+        ({"limits": {"partner_bandwidth": 0}}, "limits.partner_bandwidth: must be bytes"),
+        ({"limits": {"partner_bandwidth": True}}, "limits.partner_bandwidth: must be bytes"),
         ({"storages": {"file": HDFS}}, "file is the name of the folder that every node has"),
         (
             {"storages": {"a": HDFS | {"url": "hdfs://h:99999999/a"}}},
@@ -765,3 +776,13 @@ def test_the_address_at_which_gateways_of_a_node_reach_each_other(
 def test_a_call_that_is_on_its_way_is_not_repeated():
     # one second in its lane, one for a place, three for TCP and three for the TLS handshake
     assert Pace().lost_call >= 1 + 1 + 3 + 3 + LONGEST_CALL
+
+
+@pytest.mark.parametrize("bandwidth", [20_000_000, "20MB", "20 MB/s", "20000000"])
+def test_a_bandwidth_has_a_unit_or_is_in_bytes(bandwidth):
+    limits = loaded(limits={"partner_bandwidth": bandwidth}).limits
+    assert limits.partner_bandwidth == 20_000_000
+
+
+def test_partners_have_no_limit_of_bandwidth_by_default():
+    assert loaded().limits.partner_bandwidth is None

@@ -2,7 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from typing import TypeVar
 
@@ -10,16 +17,18 @@ import anyio
 from anyio import Semaphore
 from starlette.requests import Request
 
-from adapter.bfia.channel.codec import GRPC
+from adapter.bfia.channel.codec import CHANNEL, GRPC, read_ends, read_session
 from adapter.bfia.channel.pieces import PartBuffer
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, TooLarge
+from gateway.runtime.pacing import Pace, PartnerPacing
 
 T = TypeVar("T")
 
 _SMALL = 1 << 14  # bytes; a body that announces no more is read with one call
 LARGE = 1 << 20  # bytes above which a body needs a slot
 PART = 1 << 21  # bytes of a part of a long message
+UNPACED = 1 << 18  # bytes; a body that announces no more does not wait for turns
 _DIGITS = 18  # the most digits of an announced length; a longer number counts as infinite
 
 # Kind of slots -> the number of its slots: the most large bodies of that kind in memory.
@@ -38,6 +47,29 @@ SLOT_COUNTS = {
 }
 
 
+def pace_of(pacing: PartnerPacing, request: Request) -> Pace | None:
+    """Return the pace at which the body of a request from a partner is read.
+
+    None if it does not wait for turns: without a limit; a control request; a short body, whose
+    sender could run out of time; a body by gRPC, which arrives as a whole. These bytes count, so
+    that others wait longer.
+    """
+    if not request.scope["path"].startswith(CHANNEL):
+        return None
+    source, _ = read_ends(request.headers.raw) or ("", "")
+    size = announced(request)
+    is_short = size is not None and size <= UNPACED
+    if is_short or request.scope["http_version"] == GRPC:
+        pacing.charge(source, size or 0)
+        return None
+    return pacing.of(source, read_session(request.headers.raw))
+
+
+def _unlimited(request: Request) -> Pace | None:
+    """Return no pace: bodies are read as they arrive."""
+    return None
+
+
 class Bodies:
     """Reads the bodies of requests. Each instance has slots of its own."""
 
@@ -46,8 +78,13 @@ class Bodies:
         max_body: int,
         stall_for: float = 10.0,
         least_rate: float = 32 * 1024,
+        pace_of: Callable[[Request], Pace | None] = _unlimited,
     ) -> None:
-        """``max_body`` in bytes, ``stall_for`` in seconds, ``least_rate`` in bytes per second."""
+        """``max_body`` in bytes, ``stall_for`` in seconds, ``least_rate`` in bytes per second.
+
+        ``pace_of`` returns the pace at which a body is read.
+        """
+        self._pace_of = pace_of
         self._max_body = max_body
         self._stall_for = stall_for
         self._least_rate = least_rate
@@ -78,6 +115,7 @@ class Bodies:
         length = announced(request)
         if length is not None:
             self._refuse_too_large(length)
+        turns = self._pace_of(request)
         if length == 0:
             yield [b""]
             return
@@ -85,18 +123,19 @@ class Bodies:
             yield [await _within_stall_limit(request.body(), self._stall_for)]
             return
         async with AsyncExitStack() as held_slots:
-            yield await self._read(request, slots or (self.slots("large"),), held_slots)
+            yield await self._read(request, slots or (self.slots("large"),), held_slots, turns)
 
     async def _read(
         self,
         request: Request,
         slots: Sequence[Semaphore],
         held_slots: AsyncExitStack,
+        turns: Pace | None,
     ) -> list[bytes]:
         """Read a body that may be large; take the slots into ``held_slots`` once it is large."""
         chunks: list[bytes] = []
         size = 0
-        pace = _Pace(self._stall_for, self._least_rate, request, slots)
+        pace = _Pace(self._stall_for, self._least_rate, request, slots, turns)
         async with aclosing(request.stream()) as stream:
             while True:
                 chunk = await pace.next_chunk(stream)
@@ -109,6 +148,7 @@ class Bodies:
                             await held_slots.enter_async_context(slot)
                 size += len(chunk)
                 self._refuse_too_large(size)
+                await pace.wait_for_turn(len(chunk))
                 chunks.append(chunk)
                 if size > LARGE:
                     pace.refuse_slow(size)
@@ -138,7 +178,8 @@ class Bodies:
         is slow while other requests wait for one of ``slots``, which the caller holds.
         """
         size = 0
-        pace = _Pace(self._stall_for, self._least_rate, request, slots)
+        turns = self._pace_of(request)
+        pace = _Pace(self._stall_for, self._least_rate, request, slots, turns)
         async with aclosing(request.stream()) as chunks:
             while True:
                 chunk = await pace.next_chunk(chunks)
@@ -146,6 +187,7 @@ class Bodies:
                     return
                 size += len(chunk)
                 pace.refuse_slow(size)
+                await pace.wait_for_turn(len(chunk))
                 with pace.paused():
                     yield chunk
 
@@ -170,7 +212,10 @@ class _Pace:
         least_rate: float,
         request: Request,
         slots: Sequence[Semaphore],
+        turns: Pace | None,
     ) -> None:
+        """``turns`` None: the body does not wait for turns."""
+        self._turns = turns
         self._stall_for = stall_for
         self._least_rate = least_rate
         self._slots = slots
@@ -183,6 +228,12 @@ class _Pace:
         if self._is_checked:
             return await _within_stall_limit(chunk, self._stall_for)
         return await chunk
+
+    async def wait_for_turn(self, size: int) -> None:
+        """Wait until further bytes of the body may be read; its sender is not to blame for it."""
+        if self._turns is not None:
+            with self.paused():
+                await self._turns.take(size)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

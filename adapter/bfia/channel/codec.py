@@ -635,6 +635,11 @@ def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
     return values.get("source-node-id", ""), values.get("target-node-id", "")
 
 
+def read_session(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the session as `read_ptp` reads it; "" if it is absent."""
+    return _read_values(headers).values.get("session-id", "")
+
+
 def read_target_institution(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """Return the target institution as `read_ptp` reads it; "" if it is absent or ambiguous."""
     header_values = _read_values(headers)

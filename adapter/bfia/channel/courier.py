@@ -21,6 +21,7 @@ from gateway.domain.volumes import CountVolume, Volume, ignore_volume
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from gateway.links.links import Connector
 from gateway.runtime.client_proxies import client_proxy
+from gateway.runtime.pacing import Pace, PartnerPacing
 from route_table.model import Identity, Route
 from route_table.proxies import ProxyFailed
 
@@ -48,14 +49,17 @@ class Courier:
         self,
         links: Connector | None = None,
         count_volume: CountVolume = ignore_volume,
+        pacing: PartnerPacing | None = None,
     ) -> None:
         """``links`` opens connections over links; None: this process has none.
 
         ``count_volume`` counts the bytes of each push that has a response, and of the exchanges of
-        the relay, which calls it itself.
+        the relay, which calls it itself. ``pacing`` of what is sent, also by the relay; None: no
+        partner has a limit.
         """
         self._links = links
         self.count_volume = count_volume
+        self.pacing = pacing or PartnerPacing()
         self._http: Clients[Identity, HttpConnections] = Clients(self._open_http)
         # Key: the peer's URL, and the TLS identity
         self._grpc: Clients[tuple[str, Identity], GrpcConnection] = Clients(_open_grpc)
@@ -70,6 +74,7 @@ class Courier:
         retry_for: float,
         path: str = INVOKE,
         may_be_unknown: bool = False,
+        session: str = "",
     ) -> TransportReply:
         """Send a push until the peer answers.
 
@@ -80,12 +85,14 @@ class Courier:
         returned if the last attempt got it. Raises PeerUnreachable if no attempt got an answer.
 
         ``may_be_unknown``: the peer may not know the path, so that HTTP 5xx counts as an answer.
+        ``session``: the push's, by which pushes take turns where the peer's bandwidth is limited.
         """
+        pace = self.pacing.of(route.node, session)
         end = time.monotonic() + retry_for
         pause = _FIRST_PAUSE
         while True:
             try:
-                reply = await self._try(path, route, body, headers, may_be_unknown)
+                reply = await self._try(path, route, body, headers, may_be_unknown, pace)
                 is_last = time.monotonic() + pause > end
                 if reply.code != BUFFER_FULL or is_last:
                     return reply
@@ -102,6 +109,7 @@ class Courier:
         body: list[bytes],
         headers: list[tuple[bytes, bytes]],
         may_be_unknown: bool,
+        pace: Pace | None,
     ) -> TransportReply:
         """Send a push once. Raises _NoAnswer."""
         hop = ""
@@ -109,7 +117,7 @@ class Courier:
             hop = f"next hop {route.via}: "
         size = total_length(body)
         try:
-            response = await self._post(path, route, body, headers)
+            response = await self._post(path, route, body, headers, pace)
         except BadAddress as error:
             return TransportReply(
                 code=BAD_ADDRESS,
@@ -134,6 +142,7 @@ class Courier:
         route: Route,
         body: list[bytes],
         headers: list[tuple[bytes, bytes]],
+        pace: Pace | None,
     ) -> PeerResponse:
         """Send a push once over HTTP or gRPC. Raises OSError, BadAddress, PeerUnreachable."""
         identity = route.identity
@@ -142,6 +151,8 @@ class Courier:
             # gRPC takes one piece; the caller's pieces are replaced, as two copies would stay in
             # memory.
             body[:] = [b"".join(body)]
+            if pace is not None:  # gRPC sends the whole body by itself
+                await pace.take(len(body[0]))
             return await connection.post(path, body[0], headers, route.deadline)
         connections = self._http.get(identity, identity)
         return await connections.post(
@@ -151,6 +162,7 @@ class Courier:
             route.deadline,
             route.server_name,
             path,
+            pace,
         )
 
     def client(self, identity: Identity) -> httpx.AsyncClient:

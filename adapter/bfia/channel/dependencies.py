@@ -7,6 +7,7 @@ from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.sessions import Claim
 from gateway.broker import Broker
 from gateway.identity.seals import Seals
+from gateway.runtime.pacing import PartnerPacing
 from route_table.model import Route
 
 
@@ -77,6 +78,8 @@ class ChannelParts:
     stall_for: float = 10.0  # seconds; the longest pause within a body
     # Bytes per second of a large body, while another body waits for its slot
     least_rate: float = 32 * 1024
+    # The pace at which the bodies of each partner are read
+    incoming: PartnerPacing = field(default_factory=PartnerPacing)
     unknown_sessions: int = 256  # the most open sessions that belong to no known job
     courier: Courier = field(default_factory=Courier)
     # The route to the gateway of this node that has the session; None if this gateway has it, or

@@ -18,6 +18,7 @@ from adapter.bfia.outbound import open_socket
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.links.links import Connector, WithoutLinks
+from gateway.runtime.pacing import Pace
 from route_table.model import NO_IDENTITY, Identity
 from route_table.proxies import Proxy
 
@@ -95,14 +96,20 @@ class HttpConnections:
         seconds: float,
         name: str | None = None,
         path: str = "",
+        pace: Pace | None = None,
     ) -> PeerResponse:
         """Send a body, which is in pieces, to a path below a URL, and return the response.
+
+        ``pace`` None: the peer's bandwidth has no limit.
 
         ``seconds`` is the longest pause of the peer; ``name`` is the name in the peer's
         certificate, None: the host. Raises BadAddress, Invalid for a header with control
         characters, and OSError (also a TimeoutError) if no complete response arrives.
         """
         parsed = _parse_url(url + path)
+        size = total_length(body)
+        if pace is not None:  # the peer must not see a request that waits for its turn
+            await pace.take(min(size, pace.slice_bytes))
         origin = Origin(url, parsed.host, parsed.port, parsed.secure, name)
         async with self._slots[origin]:
             connection = self._take_idle(origin)
@@ -111,8 +118,8 @@ class HttpConnections:
             try:
                 if connection.leads_over_link:  # the path in the address is for a reverse proxy
                     parsed = parsed._replace(path=path.encode("ascii"))
-                head = _head(parsed, headers, total_length(body))
-                response = await connection.post(head, body, seconds)
+                head = _head(parsed, headers, size)
+                response = await connection.post(head, body, seconds, pace)
             except BaseException:
                 connection.close()
                 raise
@@ -215,15 +222,17 @@ class _Connection:
         head: bytes,
         pieces: list[bytes],
         seconds: float,
+        pace: Pace | None = None,
     ) -> PeerResponse:
         """Send a request and return its response; the peer may pause for ``seconds``.
 
-        Raises OSError, also a TimeoutError.
+        ``pace``: of the body, whose first slice may pass already. Raises OSError, also a
+        TimeoutError.
         """
         self.reusable = False
         response = ResponseReader(_LARGEST_RESPONSE)
         async with asyncio.timeout(seconds) as deadline:
-            is_sent = await self._send(head, pieces, seconds, deadline)
+            is_sent = await self._send(head, pieces, seconds, deadline, pace)
             while not response.complete:
                 data = await self._reader.read(_SLICE)
                 _extend(deadline, seconds)
@@ -239,17 +248,24 @@ class _Connection:
         pieces: list[bytes],
         seconds: float,
         deadline: asyncio.Timeout,
+        pace: Pace | None,
     ) -> bool:
         """Send a request; return True if it was sent completely.
 
         False if the peer closed the connection before the end of the request, as it may after a
         refusal; the response can still be read.
         """
-        if total_length(pieces) <= _SLICE:  # short enough for the writer's buffer: no `drain`
+        is_paced = pace is not None and total_length(pieces) > pace.slice_bytes
+        if (
+            total_length(pieces) <= _SLICE and not is_paced
+        ):  # short enough for the writer's buffer: no `drain`
             self._writer.write(b"".join([head, *pieces]))
             return True
         try:
             self._writer.write(head)
+            if pace is not None:
+                await self._send_paced(pieces, seconds, deadline, pace)
+                return True
             for piece in pieces:
                 view = memoryview(piece)
                 for begin in range(0, len(piece), _SLICE):
@@ -259,6 +275,35 @@ class _Connection:
         except ConnectionError:
             return False
         return True
+
+    async def _send_paced(
+        self,
+        pieces: list[bytes],
+        seconds: float,
+        deadline: asyncio.Timeout,
+        pace: Pace,
+    ) -> None:
+        """Send a body slice by slice, each in its turn; the first slice has had its turn.
+
+        Waiting for a turn does not count as a pause of the peer. Raises ConnectionError.
+        """
+        unsent = total_length(pieces)
+        allowed = pace.slice_bytes
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                if not allowed:
+                    deadline.reschedule(None)
+                    allowed = min(unsent, pace.slice_bytes)
+                    await pace.take(allowed)
+                    _extend(deadline, seconds)
+                data = view[:allowed]
+                view = view[allowed:]
+                allowed -= len(data)
+                unsent -= len(data)
+                self._writer.write(data)
+                await self._writer.drain()
+                _extend(deadline, seconds)
 
 
 def _extend(deadline: asyncio.Timeout, seconds: float) -> None:

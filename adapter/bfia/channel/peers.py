@@ -50,7 +50,12 @@ class PeerHandlers:
         self._codec_threads = CodecThreads(CODEC_THREADS)
         self._inbox = Inbox(parts, self._codec_threads)
         self._opener = Opener(parts.seals, parts.sender_route, self._codec_threads)
-        self._bodies = bodies.Bodies(parts.max_body, parts.stall_for, parts.least_rate)
+        self._bodies = bodies.Bodies(
+            parts.max_body,
+            parts.stall_for,
+            parts.least_rate,
+            partial(bodies.pace_of, parts.incoming),
+        )
         self._gateway_of = Cache(parts.elsewhere)  # by session
         self._may_bring = Cache(self._ask_may_bring)
         # For senders that only a body names. For a sender that the headers name,

@@ -348,7 +348,13 @@ class Outbox:
             raw_headers.append((name.encode(), value.encode("latin-1", "replace")))
         try:
             return await self._channel.courier.invoke(
-                route, body, raw_headers, self._channel.retry_for, path, may_be_unknown
+                route,
+                body,
+                raw_headers,
+                self._channel.retry_for,
+                path,
+                may_be_unknown,
+                ptp.session,
             )
         except PeerUnreachable as error:
             raise PeerUnreachable(f"node {ptp.target} gave no answer: {error.message}") from error

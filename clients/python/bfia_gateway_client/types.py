@@ -972,6 +972,7 @@ class Route(Response):
     dial: str | None = None
     reached: str | None = None
     parallel: int = 2
+    bandwidth: int | None = None
     proof: Proof | None = None
     remedy: str = ""
     links: list[RouteLink] | None = None

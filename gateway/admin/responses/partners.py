@@ -207,6 +207,15 @@ class RecentTraffic(BaseModel):
     month: Traffic = Field(description="since the first day of this month")
 
 
+class Pace(BaseModel):
+    """What passes in one direction at this gateway, where the bandwidth is limited."""
+
+    limit: int = Field(description="bytes per second")
+    bytes_per_second: int = Field(description="over the last 10 s")
+    waiting: int = Field(description="messages that wait for their turns")
+    waited_seconds: float = Field(description="of all messages together, since the start")
+
+
 class OneRoute(BaseModel):
     """A route with its bytes, and the version of the table."""
 
@@ -215,6 +224,8 @@ class OneRoute(BaseModel):
     traffic: RecentTraffic = Field(
         description="exchanged with the node; of the entry default: with all nodes without an entry"
     )
+    sending: Pace | None = Field(description="null: what is sent to the node has no limit")
+    receiving: Pace | None = Field(description="null: what the node sends has no limit")
 
 
 class RouteTest(BaseModel):

@@ -9,7 +9,7 @@ import { hasRole } from "../roles.js";
 import { badge, card, dataTable, daysLeft, facts, hint, row, table } from "../widgets.js";
 import { fillOwnAddress } from "./invitation.js";
 import { reportCard } from "./partner_report.js";
-import { linksOf, proofOf, sealingOf, testButton, trafficOf } from "./routes.js";
+import { linksOf, paceOf, proofOf, sealingOf, testButton, trafficOf } from "./routes.js";
 
 const DAY_MS = 86_400_000;
 const CONTRACT_DAYS = 365;
@@ -21,7 +21,7 @@ const OFFERS = {
 };
 
 export async function fillPage(body, { session, ids: [node], reload }) {
-  const [{ route, traffic }, applications, grants, reports] = await Promise.all([
+  const [{ route, traffic, sending, receiving }, applications, grants, reports] = await Promise.all([
     get(`/api/v1/routes/${segment(node)}`),
     getAll("/api/v1/applications", "applications", { partner: node }),
     getAll("/api/v1/dataset-grants", "grants", { node }),
@@ -31,7 +31,7 @@ export async function fillPage(body, { session, ids: [node], reload }) {
   append(
     body,
     row(h("h1", { class: "mono" }, node), badge(route.enabled ? "enabled" : "disabled")),
-    routeCard(route, traffic, session, test),
+    routeCard(route, { traffic, sending, receiving }, session, test),
     test,
     reportCard(reports[0], session, reload),
     card(
@@ -44,7 +44,7 @@ export async function fillPage(body, { session, ids: [node], reload }) {
   );
 }
 
-function routeCard(route, traffic, session, test) {
+function routeCard(route, { traffic, sending, receiving }, session, test) {
   return card(
     "",
     facts([
@@ -57,6 +57,8 @@ function routeCard(route, traffic, session, test) {
       ["sealing", sealingOf(route)],
       ["bytes today", trafficOf(traffic.today)],
       ["bytes this month", trafficOf(traffic.month)],
+      ["sending", sending && paceOf(sending)],
+      ["receiving", receiving && paceOf(receiving)],
     ]),
     row(
       hasRole(session, "platform") && testButton(route, test),

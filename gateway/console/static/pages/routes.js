@@ -54,6 +54,9 @@ export function linksOf({ reached, dial, links, link_failure: failure }) {
 }
 
 /** The bytes received from a partner and sent to it. */
+export const paceOf = ({ bytes_per_second: rate, limit, waiting }) =>
+  translate("pace", { rate: byteSize(rate), limit: byteSize(limit), waiting });
+
 export const trafficOf = ({ bytes_in: received, bytes_out: sent }) =>
   translate("traffic", { received: byteSize(received), sent: byteSize(sent) });
 
