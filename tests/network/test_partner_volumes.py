@@ -79,7 +79,7 @@ def test_people_and_prometheus_see_the_bytes(world):
 
 def test_people_and_prometheus_see_how_a_bandwidth_is_used(world):
     change = {"route": {"bandwidth": "20MB"}}
-    world.me.request("PATCH", f"/api/v1/routes/{PEER}", change)
+    world.me.request("PATCH", f"/api/v1/routes/{PEER}", json=change)
     before = world.me.get(f"/api/v1/routes/{PEER}").json()
     world.me.protocol.peer(PEER).raw("POST", "/task/poll", {"task_id": "x" * 50000})
 

@@ -688,9 +688,10 @@ async def test_long_messages_of_all_forms_resume_and_are_stored_once(
         retry_for,
         path,
         may_be_unknown=False,
+        session="",
     ):
         verbs.append(path.rpartition("/")[2])
-        return await invoke(route, body, headers, retry_for, path, may_be_unknown)
+        return await invoke(route, body, headers, retry_for, path, may_be_unknown, session)
 
     monkeypatch.setattr(alpha.parts.courier, "invoke", record_verb)
     metadata = {"sequence": "7"}
