@@ -23,6 +23,9 @@ _READ_SIZE = 256 * 1024  # bytes
 # Bytes that wait to be sent: more than a frame of each stream has. An end with more of them answers
 # pings of one that reads nothing.
 _MAX_UNSENT = 64 * 1024 * 1024
+# The same before the other end has proven its identity: two short messages, and answers to pings
+_MAX_UNSENT_UNPROVEN = 64 * 1024
+_MAX_PARTS = 1024  # of one message that a proxy has split, empty ones included
 _WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 
 
@@ -40,6 +43,7 @@ class Carrier:
         self._protocol = protocol
         self._messages: deque[bytes] = deque()
         self._parts: list[bytes] = []  # of a message that a proxy has split
+        self._max_unsent = _MAX_UNSENT_UNPROVEN
         self.last_received = time.monotonic()  # when the last bytes arrived
 
     @classmethod
@@ -87,6 +91,10 @@ class Carrier:
             raise LinkLost(f"no WebSocket: {protocol.handshake_exc}")
         return carrier
 
+    def allow_backlog(self) -> None:
+        """Let more bytes wait to be sent, as the other end has proven its identity."""
+        self._max_unsent = _MAX_UNSENT
+
     def post(self, message: bytes) -> None:
         """Send a message without waiting, as a short one may be. Raises `LinkLost`."""
         if self._protocol.state is not State.OPEN:
@@ -133,7 +141,7 @@ class Carrier:
 
     def _check_alive(self) -> None:
         """Raise `LinkLost` for a WebSocket that was closed or whose other end breaks its rules."""
-        if self._writer.transport.get_write_buffer_size() > _MAX_UNSENT:
+        if self._writer.transport.get_write_buffer_size() > self._max_unsent:
             raise LinkLost("the other end reads nothing")
         if self._protocol.state is State.OPEN:
             return
@@ -144,10 +152,15 @@ class Carrier:
             raise LinkLost("the other end closed the link")
 
     def _collect(self, frame: Frame) -> None:
-        """Add a frame of the WebSocket to its message; complete messages are queued."""
+        """Add a frame of the WebSocket to its message; complete messages are queued.
+
+        Raises `LinkLost` for a message in too many frames: empty ones could go on for ever.
+        """
         if frame.opcode not in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
             return
         self._parts.append(bytes(frame.data))
+        if len(self._parts) > _MAX_PARTS:
+            raise LinkLost("the other end splits a message into too many frames")
         if frame.fin:
             self._messages.append(b"".join(self._parts))
             self._parts = []

@@ -83,8 +83,17 @@ class Link:
         """The time of the last sign of life of the other end, by the monotonic clock."""
         return self._carrier.last_received
 
+    @property
+    def streams(self) -> int:
+        """The number of streams under way."""
+        return len(self._streams)
+
     async def run(self) -> None:
-        """Carry streams until the connection ends. Raises `LinkLost`, `LinkFault`."""
+        """Carry streams until the connection ends. Raises `LinkLost`, `LinkFault`.
+
+        The other end has proven its identity.
+        """
+        self._carrier.allow_backlog()
         pinging = asyncio.create_task(self._keep_alive())
         try:
             while True:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -69,6 +69,8 @@ class Links:
         # By the address that they serve; empty once the last one has ended. A link to another
         # gateway of this node serves the address of the node whose links end there.
         self._links: defaultdict[Address, list[Link]] = defaultdict(list)
+        # Connections that are on their way to a link: they count as its streams already
+        self._coming = Counter[Link]()
         # Links from other gateways of this node, by the node whose links they use
         self._handovers: defaultdict[NodeId, list[Link]] = defaultdict(list)
         self._failures: dict[NodeId, LinkFailure] = {}  # the last one of each node
@@ -129,7 +131,9 @@ class Links:
 
         It is closed if no link of that node ends here.
         """
-        link = _best(self._ending_here(node))
+        links = self._ending_here(node)
+        with self._lock:
+            link = self._best(links)
         if link is None:
             sock.close()
         else:
@@ -143,17 +147,32 @@ class Links:
         """Return a connection over a link, see `Connector`.
 
         Of several links, one with a recent sign of life is used, rather one that ends here than one
-        at another gateway, and the newest of those.
+        at another gateway; of those, the one with the fewest streams, and the newest of equal ones.
         """
         with self._lock:
-            links = list(self._links.get(_address(url, identity), ()))
-        link = _best(links)
+            link = self._best(self._links.get(_address(url, identity), ()))
+            if link is not None:
+                self._coming[link] += 1
         if link is None or self._loop is None:
             _check_dialled(url)
             return None
         ours, theirs = socket.socketpair()
-        self._loop.call_soon_threadsafe(link.adopt, theirs)
+        try:
+            self._loop.call_soon_threadsafe(self._adopt, link, theirs)
+        except RuntimeError:  # the event loop is closed: this process is about to end
+            ours.close()
+            theirs.close()
+            _check_dialled(url)
+            return None
         return ours
+
+    def _adopt(self, link: Link, sock: socket.socket) -> None:
+        """Open a stream for the other end of a connection."""
+        with self._lock:
+            self._coming[link] -= 1
+            if not self._coming[link]:
+                del self._coming[link]
+        link.adopt(sock)
 
     def states(self) -> list[LinkState]:
         """Return the standing links that end at this gateway."""
@@ -237,6 +256,25 @@ class Links:
             links = list(self._links.get(_address(link_url(node)), ()))
         return [link for link in links if not link.origin.gateway]
 
+    def _best(self, links: Sequence[Link]) -> Link | None:
+        """Return the best of the links to one address, the newest of equal ones; None without any.
+
+        The caller holds the lock.
+        """
+        return max(
+            reversed(links),
+            key=self._merit,
+            default=None,
+        )
+
+    def _merit(self, link: Link) -> tuple[bool, bool, int]:
+        """Return the rank of a link: the higher, the rather it is used."""
+        silence = time.monotonic() - link.last_received
+        is_recent = silence < _DOUBTFUL_SECONDS
+        ends_here = not link.origin.gateway
+        streams = link.streams + self._coming[link]
+        return is_recent, ends_here, -streams
+
     def _end_useless_handovers(self, node: NodeId) -> None:
         """Break off the links from other gateways once no link of a node ends here."""
         if self._ending_here(node):
@@ -245,23 +283,6 @@ class Links:
             handovers = list(self._handovers[node])
         for link in handovers:
             link.close()
-
-
-def _best(links: Sequence[Link]) -> Link | None:
-    """Return the best of the links to one address, the newest of equal ones; None without links."""
-    return max(
-        reversed(links),
-        key=_merit,
-        default=None,
-    )
-
-
-def _merit(link: Link) -> tuple[bool, bool]:
-    """Return the rank of a link: the higher, the rather it is used."""
-    silence = time.monotonic() - link.last_received
-    is_recent = silence < _DOUBTFUL_SECONDS
-    ends_here = not link.origin.gateway
-    return is_recent, ends_here
 
 
 def _address(url: str, identity: Identity = NO_IDENTITY) -> Address:

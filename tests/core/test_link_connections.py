@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import socket
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from gateway.links import link as link_module
 from gateway.links.carrier import Carrier, LinkLost
 from gateway.links.dialling import LINKS_PER_ROUTE, Dialler, DialParts
 from gateway.links.link import Link, LinkOrigin
-from gateway.links.links import Links
+from gateway.links.links import Links, NoLink
 from gateway.links.opening import Ways
 from route_table.model import Route
 
@@ -23,6 +24,8 @@ BUFFER = 16 * 1024  # bytes of the kernel, so that little is under way
 STREAMS = 24
 SIZE = 100 * 1024  # bytes that pass over each stream
 SECONDS = 30
+LARGEST_PING = bytes(125)
+NODE = "JG0100002200000020"
 
 
 async def streams_of(sock):
@@ -272,3 +275,127 @@ def test_a_link_is_dialled_again_after_an_unforeseen_fault():
     connection = FaultyConnection()
     asyncio.run(dial(connection))
     assert connection.attempts > LINKS_PER_ROUTE
+
+
+async def answer_pings_before_the_proof():
+    """Ping an end that accepts a connection, and read nothing; return its error."""
+    async with carriers() as (opened, accepted), asyncio.timeout(SECONDS):
+        receiving = asyncio.create_task(accepted.receive())
+        while not receiving.done():
+            for _ in range(100):
+                opened._protocol.send_ping(LARGEST_PING)
+            opened._write()
+            await asyncio.sleep(0)
+        error = receiving.exception()
+        transport = accepted._writer.transport
+        unsent = transport.get_write_buffer_size()
+        return error, unsent
+
+
+def test_few_answers_wait_for_an_end_that_has_proven_nothing():
+    answering = answer_pings_before_the_proof()
+    error, unsent = asyncio.run(answering)
+    assert "reads nothing" in str(error)
+    assert unsent < 1024**2
+
+
+async def send_empty_frames():
+    """Send a message in empty frames, without an end; return the other end's error."""
+    async with carriers() as (opened, accepted), asyncio.timeout(SECONDS):
+        receiving = asyncio.create_task(accepted.receive())
+        opened._protocol.send_binary(b"", fin=False)
+        while not receiving.done():
+            for _ in range(100):
+                opened._protocol.send_continuation(b"", fin=False)
+            opened._write()
+            await asyncio.sleep(0)
+        return receiving.exception()
+
+
+def test_a_message_of_endless_empty_frames_ends_the_link():
+    error = asyncio.run(send_empty_frames())
+    assert isinstance(error, LinkLost)
+    assert "too many frames" in str(error)
+
+
+class StandingLink:
+    """A link that keeps the sockets of its streams."""
+
+    last_received = math.inf
+
+    def __init__(self):
+        self.sockets = []
+        self.origin = LinkOrigin(
+            NODE,
+            "127.0.0.1:1",
+            dials_out=False,
+            since=datetime.now(UTC),
+            url="",
+        )
+
+    @property
+    def streams(self):
+        return len(self.sockets)
+
+    def adopt(self, sock):
+        self.sockets.append(sock)
+
+    async def run(self):
+        await asyncio.Event().wait()
+
+
+async def connect_over_two_links(*, is_waiting):
+    """Open ten connections; return how many each of two links has got.
+
+    ``is_waiting``: whether the event loop begins their streams in between.
+    """
+    links = Links()
+    links.serve_with(lambda *_: None)
+    standing = []
+    running = []
+    for _ in range(2):
+        link = StandingLink()
+        standing.append(link)
+        task = asyncio.create_task(links.run(link))
+        running.append(task)
+    await asyncio.sleep(0)
+    with ExitStack() as stack:
+        for _ in range(10):
+            sock = links.connect(f"link://{NODE}")
+            stack.enter_context(sock)
+            if is_waiting:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for link in standing:
+            for sock in link.sockets:
+                stack.enter_context(sock)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    assert not links._coming
+    return [link.streams for link in standing]
+
+
+@pytest.mark.parametrize("is_waiting", [True, False])
+def test_connections_are_spread_over_the_links_of_a_node(is_waiting):
+    connecting = connect_over_two_links(is_waiting=is_waiting)
+    streams = asyncio.run(connecting)
+    assert streams == [5, 5]
+
+
+async def begin_a_link(links):
+    """Begin a link, and leave it as it is when the event loop ends."""
+    links.serve_with(lambda *_: None)
+    running = links.run(StandingLink())
+    running.send(None)
+    return running
+
+
+def test_a_connection_after_the_end_of_the_event_loop_is_refused():
+    links = Links()
+    beginning = begin_a_link(links)
+    running = asyncio.run(beginning)
+    with pytest.raises(NoLink):
+        links.connect(f"link://{NODE}")
+    assert links.count(NODE) == 1
+    running.close()
