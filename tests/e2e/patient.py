@@ -7,11 +7,13 @@ folder or S3. Parameters:
 * ``register``: the folder or ``host:port`` for registering its start; ``name``: its name
 * ``lasts``: seconds to wait; ``until``: a file to wait for
 * ``fails``: containers of the same task and role that fail before one succeeds
+* ``rounds``: numbers that guest and host first send each other in turns; each must come once
 * ``stubborn``: ignore SIGTERM
 * ``silent``: report nothing; ``leaves``: whether outputs are written; ``code``: the exit code
 * ``unique``: write the process id into the outputs
 """
 
+import base64
 import contextlib
 import hashlib
 import hmac
@@ -30,6 +32,9 @@ from pathlib import Path
 
 PARAMETER = "runtime.component.parameter."
 OUTPUT = "runtime.component.output."
+CHANNEL_SUCCESS = "E0000000000"
+# The peer is unreachable, or has no capacity.
+CHANNEL_TEMPORARY = ("E0000000607", "E0000000700")
 DEFAULT_REGION = "us-east-1"  # of S3, for an address without a region
 
 
@@ -104,20 +109,84 @@ def report(status: str) -> None:
     send(request)
 
 
-def send(request: urllib.request.Request) -> None:
+def send(request: urllib.request.Request) -> bytes:
     """Send a request until there is a response; raise after a minute without one."""
     end = time.monotonic() + 60
     while True:
         try:
             # Read to the end: a cut network may lose a part of the response.
-            urllib.request.urlopen(request, timeout=10).read()
-            return
+            return bytes(urllib.request.urlopen(request, timeout=10).read())
         except urllib.error.HTTPError:
             raise  # a refusal is a response
         except OSError:
             if time.monotonic() > end:
                 raise
             time.sleep(0.1)
+
+
+def call_channel(
+    verb: str,
+    target: str,
+    **body: object,
+) -> str:
+    """Push or pop, under one id however often it is sent; return the content of the response."""
+    id_header = {"push": "x-ptp-message-id", "pop": "x-ptp-pop-id"}[verb]
+    headers = {
+        "content-type": "application/json",
+        "x-ptp-session-id": environment["config.session_id"],
+        "x-ptp-target-node-id": environment[f"config.node_id.{target}"],
+        "x-ptp-token": environment["config.token"],
+        id_header: uuid.uuid4().hex,
+    }
+    request = urllib.request.Request(
+        f"http://{environment['system.transport']}/v1/interconn/chan/{verb}",
+        json.dumps(body).encode(),
+        headers,
+    )
+    while True:
+        response = json.loads(send(request))
+        if response["code"] == CHANNEL_SUCCESS:
+            return str(response.get("content") or "")
+        if response["code"] not in CHANNEL_TEMPORARY:
+            raise ValueError(f"{verb} was refused: {response}")
+        time.sleep(0.1)
+
+
+def push_number(number: int, peer: str) -> None:
+    """Send a number to the peer."""
+    payload = base64.b64encode(str(number).encode()).decode()
+    call_channel(
+        "push",
+        peer,
+        topic=f"numbers to {peer}",
+        payload=payload,
+    )
+
+
+def pop_number() -> int:
+    """Wait for the next number of the peer."""
+    content = ""
+    while not content:
+        content = call_channel(
+            "pop",
+            role,
+            topic=f"numbers to {role}",
+            timeout=5000,
+        )
+    return int(base64.b64decode(content))
+
+
+def exchange_numbers(rounds: int) -> None:
+    """Send numbers to the peer and back; end with exit code 4 if one is lost or comes twice."""
+    for number in range(rounds):
+        if role == "guest.0":
+            push_number(number, "host.0")
+        if pop_number() != number:
+            print(f"number {number} was lost or came twice", flush=True)
+            sys.exit(4)
+        if role == "host.0":
+            push_number(number, "guest.0")
+        time.sleep(0.02)
 
 
 def write_outputs() -> None:
@@ -203,6 +272,7 @@ if is_set("stubborn"):
 earlier = register_start(f"{parameters['name']}.{role}")
 print(f"container number {earlier} of {parameters['name']} as {role}", flush=True)
 report("RUNNING")
+exchange_numbers(int(parameters.get("rounds", "0")))
 time.sleep(float(parameters["lasts"]))
 while not os.path.exists(parameters.get("until", "/")):
     time.sleep(0.02)

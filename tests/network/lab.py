@@ -35,20 +35,22 @@ table inet firewall {{
 }}
 """
 _DROP_OPENINGS = f"{_OPENING} counter drop"
-# What a cut does to every packet of a host, in both directions.
+# What a cut does to every packet to a host, and to every packet from it.
+_RESET = "meta l4proto tcp reject with tcp reset"
 _CUTS = {
-    "silence": "drop",
-    "reset": "meta l4proto tcp reject with tcp reset",
+    "silence": ("drop", "drop"),
+    "deafness": ("drop", "accept"),
+    "reset": (_RESET, _RESET),
 }
 _CUT = """\
 table inet cut {{
   chain inbound {{
     type filter hook input priority raw
-    iifname != "lo" {what}
+    iifname != "lo" {inbound}
   }}
   chain outbound {{
     type filter hook output priority raw
-    oifname != "lo" {what}
+    oifname != "lo" {outbound}
   }}
 }}
 """
@@ -105,9 +107,12 @@ class Host(Namespace):
     def cut(self, how: str = "silence") -> None:
         """Let no packet pass until `mend`.
 
-        ``how``: "silence" drops them, so that neither end notices; "reset" ends connections.
+        ``how``: "silence" drops them, so that neither end notices; "deafness" drops only those to
+        the host; "reset" ends connections.
         """
-        self.do("nft", "-f", "-", text=_CUT.format(what=_CUTS[how]))
+        inbound, outbound = _CUTS[how]
+        rules = _CUT.format(inbound=inbound, outbound=outbound)
+        self.do("nft", "-f", "-", text=rules)
 
     def mend(self) -> None:
         """Let packets pass again."""
@@ -121,8 +126,8 @@ class Host(Namespace):
         command: Sequence[str],
         log: Path,
         port: int,
-    ) -> Iterator[None]:
-        """Run a server with its output in a file, once it listens on a port.
+    ) -> Iterator["subprocess.Popen[bytes]"]:
+        """Run a server with its output in a file; yield its process once it listens on a port.
 
         It ends with the test's process at the latest.
         """
@@ -140,7 +145,7 @@ class Host(Namespace):
                 return bool(self.do("ss", "-Hltn", f"sport = :{port}"))
 
             wait_for(listens, about=f"{command[0]} listens")
-            yield
+            yield process
         finally:
             process.terminate()
             process.wait(60)

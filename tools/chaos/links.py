@@ -4,6 +4,7 @@ Each node is at a host of its own (`tests.network.lab`). Firewalls keep connecti
 guest and the host, which both keep links to the hub; the guest calls it through a proxy.
 """
 
+import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -28,14 +29,18 @@ PROGRAMS = (*lab.PROGRAMS, outbound_proxy.PROGRAM)
 FAULTS = (
     "cut link",
     "silence link",
+    "half-open link",
     "kill hub",
     "restart proxy",
+    "freeze proxy",
 )
 # Phases and faults of the trials that the test suite plays.
 SAMPLE = (
     ("creating", "restart proxy"),
     ("starting", "kill hub"),
     ("running", "silence link"),
+    ("running", "half-open link"),
+    ("running", "freeze proxy"),
     ("stopping", "cut link"),
 )
 _HUB = jobs.ARBITER
@@ -67,8 +72,10 @@ class LinkedNodes:
         self._actions: dict[str, Callable[[Random], None]] = {
             "cut link": self._cut,
             "silence link": self._silence,
+            "half-open link": self._half_open,
             "kill hub": self._kill_hub,
             "restart proxy": self._restart_proxy,
+            "freeze proxy": self._freeze_proxy,
         }
 
     def __enter__(self) -> "LinkedNodes":
@@ -155,7 +162,7 @@ class LinkedNodes:
             self._home / "proxy.log",
             _PROXY_PORT,
         )
-        self._running_proxy.enter_context(serving)
+        self._proxy_process = self._running_proxy.enter_context(serving)
 
     def _stop_proxy(self) -> None:
         self._running_proxy.close()
@@ -169,6 +176,10 @@ class LinkedNodes:
     def _silence(self, random: Random) -> None:
         """Drop all packets of the guest or the host for a while."""
         self._disconnect(random, "silence")
+
+    def _half_open(self, random: Random) -> None:
+        """Drop all packets to the guest or the host: the hub still hears them for a while."""
+        self._disconnect(random, "deafness")
 
     def _disconnect(self, random: Random, how: str) -> None:
         victim = self._hosts[random.choice((jobs.GUEST, jobs.HOST))]
@@ -191,6 +202,15 @@ class LinkedNodes:
         self._stop_proxy()
         time.sleep(random.uniform(*_ABSENCE))
         self._start_proxy()
+
+    def _freeze_proxy(self, random: Random) -> None:
+        """Let the proxy stand still: its connections stay open, and nothing passes."""
+        time.sleep(random.uniform(0.0, 0.6))
+        self._proxy_process.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(random.uniform(*random.choice((_SHORT, _LONG))))
+        finally:
+            self._proxy_process.send_signal(signal.SIGCONT)
 
     # ------------------------------------------------------------ the way back
 

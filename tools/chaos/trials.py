@@ -27,6 +27,7 @@ ENDS_CONTAINERS = ("kill container", *DAEMON_FAULTS)
 
 ENDED = ("FINISHED", "REJECTED")
 TASK_SECONDS = {"a": 1.5, "b": 0.3}
+_ROUNDS = 40  # of messages between the containers of closed nodes, so that faults meet them
 _ENDLESS = 600.0  # seconds of a task that a trial stops
 _EXPECTED_CONTAINERS = 4  # of a job that succeeds: two tasks at two parties
 _LONGEST_STATE = 3000  # characters of a job in a message
@@ -209,10 +210,12 @@ def _job(
     seconds = dict(TASK_SECONDS)
     if trial.phase == "stopping":
         seconds["a"] = _ENDLESS
+    rounds = _ROUNDS if world.links is not None else 0
     body: dict[str, Any] = job_of(
         world.containers.register_address,
         seconds,
         {"b": "a"},
+        rounds=rounds,
     )
     body = limited(body, auto_retries=trial.retries)
     body["flow_id"] = flow
