@@ -142,8 +142,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--line-mib",
         type=int,
-        default=32,
-        help="size of the long messages over the long line; try 256",
+        default=64,
+        help="size of the long messages over the long line; try 256 (with reno and cubic, an "
+        "eighth of it)",
     )
     parser.add_argument(
         "--rows",

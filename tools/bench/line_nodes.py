@@ -85,6 +85,8 @@ def long_line(congestion: str) -> Iterator[LongLine]:
             )
             stack.callback(_run, "ip", "netns", "delete", namespace)
             _connect(namespace, near, inside)
+            # A process that still ends there would keep the namespace and its devices.
+            stack.callback(_run, "ip", "link", "delete", _near_device(namespace))
             _set_congestion_control(namespace, congestion)
         program = [sys.executable, "-m", "tools.bench.long_line", *_NAMESPACES]
         process = subprocess.Popen(
@@ -105,7 +107,7 @@ def _connect(
     inside: str,
 ) -> None:
     """Connect this program with a namespace; both get an address."""
-    device = f"near-{namespace[-1]}"
+    device = _near_device(namespace)
     peer = ("peer", "name", "near", "netns", namespace)
     in_namespace = ("ip", "-n", namespace)
     _run(
@@ -154,6 +156,11 @@ def _connect(
         "lo",
         "up",
     )
+
+
+def _near_device(namespace: str) -> str:
+    """Return this program's end of the short way to a namespace."""
+    return f"near-{namespace[-1]}"
 
 
 def _set_congestion_control(

@@ -210,6 +210,8 @@ def main() -> None:
         help="bytes per second",
     )
     options = parser.parse_args()
+    # Before all other processes: packets must not wait for a busy machine.
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     devices = [open_device(name) for name in _DEVICES]
     place(_DEVICES[0], options.first, FIRST_ADDRESS, SECOND_ADDRESS)
     place(_DEVICES[1], options.second, SECOND_ADDRESS, FIRST_ADDRESS)
