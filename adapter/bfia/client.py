@@ -745,8 +745,21 @@ class BfiaProtocol:
         return response.status not in _PROXY_STATUSES
 
     def keep_connections(self) -> None:
-        """Keep connections for control requests to the peers in use."""
-        self._connections.keep()
+        """Keep connections for control requests to the peers in use, and open those to partners."""
+        self._connections.keep(self._partner_routes())
+
+    def _partner_routes(self) -> list[Route]:
+        """Return the routes to partners with keys that are dialled at an address of their own.
+
+        Other peers are called only when there is a job for them. A link is open already.
+        """
+        routes = []
+        for node, entry in self._routes.table.routes.items():
+            is_partner = entry.enabled and entry.keys
+            is_dialled = not (entry.via or entry.dial or entry.reached)
+            if is_partner and is_dialled:
+                routes.append(self._routes.resolve(node))
+        return routes
 
     def close(self) -> None:
         """Close the connections to all peers."""

@@ -41,8 +41,9 @@ _RECEIVE_SIZE = 65536  # bytes
 _MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's headers
 # A response may have this many times the bytes of the largest body, as small chunks add framing.
 _MAX_WIRE_FACTOR = 4
-# A peer counts as in use for so many seconds after a request: a connection to it is kept.
-_IN_USE_SECONDS = 3600.0
+# A peer counts as in use for so many seconds after a request, so that a daily job finds an open
+# connection.
+_IN_USE_SECONDS = 26 * 3600.0
 # Seconds between two requests that keep a connection, which is also how often `Connections.keep`
 # is to be called
 KEEPING_INTERVAL = 20.0
@@ -323,6 +324,16 @@ class Client:
             return
         if self.idle_sockets() and now - self._kept_at < KEEPING_INTERVAL:
             return
+        self._send_small()
+
+    def open_ahead(self) -> None:
+        """Open a connection to a peer that was never called; from now on it counts as in use."""
+        if self._used_at == -math.inf:
+            self._used_at = self._monotonic()
+            self._send_small()
+
+    def _send_small(self) -> None:
+        """Send a small request, which opens a connection if none is idle."""
         request = Request("GET", "/health/live", {}, b"")
         seconds = _KEEPING_REQUEST_SECONDS
         with suppress(NotConnected, NoResponse):  # the next request will meet it, too
@@ -510,12 +521,20 @@ class Connections:
         url, identity = key
         return Client(url, tls_context, identity, self._links)
 
-    def keep(self) -> None:
-        """Keep connections to the peers in use for about `_KEEPING_SECONDS`; see `Client.keep`."""
+    def keep(self, partners: Iterable[Route] = ()) -> None:
+        """Keep connections to the peers in use for about `_KEEPING_SECONDS`; see `Client.keep`.
+
+        Connections to ``partners`` that were never called are opened ahead of need.
+        """
         end = time.monotonic() + _KEEPING_SECONDS
         for client in self._clients.all():
             if time.monotonic() < end:
                 client.keep()
+        for route in partners:
+            if time.monotonic() > end:
+                return
+            with suppress(PeerUnreachable):  # the next request will report it
+                self.to(route.url, route.identity).open_ahead()
 
     def close(self) -> None:
         """Close every client; running calls fail."""

@@ -5,6 +5,7 @@ or refused it.
 import re
 import ssl
 import time
+from collections.abc import Callable
 from functools import lru_cache
 
 import anyio
@@ -12,7 +13,12 @@ import httpx
 
 from adapter.bfia.channel.codec import INVOKE, TransportReply, decode_answer
 from adapter.bfia.channel.grpc_client import GrpcConnection, is_grpc
-from adapter.bfia.channel.http_client import BadAddress, HttpConnections, PeerResponse
+from adapter.bfia.channel.http_client import (
+    BadAddress,
+    HttpConnections,
+    PeerResponse,
+    do_nothing,
+)
 from adapter.bfia.channel.pieces import total_length
 from adapter.bfia.connections import Clients
 from adapter.bfia.outbound import proxy_of
@@ -75,6 +81,7 @@ class Courier:
         path: str = INVOKE,
         may_be_unknown: bool = False,
         session: str = "",
+        on_sent: Callable[[], None] = do_nothing,
     ) -> TransportReply:
         """Send a push until the peer answers.
 
@@ -86,13 +93,22 @@ class Courier:
 
         ``may_be_unknown``: the peer may not know the path, so that HTTP 5xx counts as an answer.
         ``session``: the push's, by which pushes take turns where the peer's bandwidth is limited.
+        ``on_sent`` is called when an attempt has left for the peer by HTTP.
         """
         pace = self.pacing.of(route.node, session)
         end = time.monotonic() + retry_for
         pause = _FIRST_PAUSE
         while True:
             try:
-                reply = await self._try(path, route, body, headers, may_be_unknown, pace)
+                reply = await self._try(
+                    path,
+                    route,
+                    body,
+                    headers,
+                    may_be_unknown,
+                    pace,
+                    on_sent,
+                )
                 is_last = time.monotonic() + pause > end
                 if reply.code != BUFFER_FULL or is_last:
                     return reply
@@ -110,6 +126,7 @@ class Courier:
         headers: list[tuple[bytes, bytes]],
         may_be_unknown: bool,
         pace: Pace | None,
+        on_sent: Callable[[], None],
     ) -> TransportReply:
         """Send a push once. Raises _NoAnswer."""
         hop = ""
@@ -117,7 +134,7 @@ class Courier:
             hop = f"next hop {route.via}: "
         size = total_length(body)
         try:
-            response = await self._post(path, route, body, headers, pace)
+            response = await self._post(path, route, body, headers, pace, on_sent)
         except BadAddress as error:
             return TransportReply(
                 code=BAD_ADDRESS,
@@ -143,6 +160,7 @@ class Courier:
         body: list[bytes],
         headers: list[tuple[bytes, bytes]],
         pace: Pace | None,
+        on_sent: Callable[[], None],
     ) -> PeerResponse:
         """Send a push once over HTTP or gRPC. Raises OSError, BadAddress, PeerUnreachable."""
         identity = route.identity
@@ -163,6 +181,7 @@ class Courier:
             route.server_name,
             path,
             pace,
+            on_sent,
         )
 
     def client(self, identity: Identity) -> httpx.AsyncClient:

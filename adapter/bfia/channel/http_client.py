@@ -4,9 +4,11 @@ A request takes a twentieth of the time of the same request by a general HTTP cl
 """
 
 import asyncio
+import socket
 import ssl
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -23,12 +25,17 @@ from route_table.model import NO_IDENTITY, Identity
 from route_table.proxies import Proxy
 
 _MOST = 256  # the most connections to one peer at the same time
-_KEPT = 64  # the most idle connections that are kept to one peer
+_KEPT = _MOST  # the most idle connections that are kept to one peer
 _CONNECT_SECONDS = 5.0  # to open a connection, TLS handshake included
 _SLICE = 1 << 18  # bytes that are sent or read together
+_MOST_UNSENT = 1 << 17  # bytes of a request that wait in the kernel
 _LARGEST_RESPONSE = 1 << 20  # bytes of a response's body; more is not read
 _DEFAULT_PORT = {"http": 80, "https": 443, "link": 0}
 _IS_SECURE = {"http": False, "https": True, "link": False}
+
+
+def do_nothing() -> None:
+    """Do nothing when a request was sent."""
 
 
 class BadAddress(ValueError):
@@ -97,14 +104,16 @@ class HttpConnections:
         name: str | None = None,
         path: str = "",
         pace: Pace | None = None,
+        on_sent: Callable[[], None] = do_nothing,
     ) -> PeerResponse:
         """Send a body, which is in pieces, to a path below a URL, and return the response.
 
         ``pace`` None: the peer's bandwidth has no limit.
 
         ``seconds`` is the longest pause of the peer; ``name`` is the name in the peer's
-        certificate, None: the host. Raises BadAddress, Invalid for a header with control
-        characters, and OSError (also a TimeoutError) if no complete response arrives.
+        certificate, None: the host. ``on_sent`` is called when the request has left for the peer.
+        Raises BadAddress, Invalid for a header with control characters, and OSError (also a
+        TimeoutError) if no complete response arrives.
         """
         parsed = _parse_url(url + path)
         size = total_length(body)
@@ -119,7 +128,7 @@ class HttpConnections:
                 if connection.leads_over_link:  # the path in the address is for a reverse proxy
                     parsed = parsed._replace(path=path.encode("ascii"))
                 head = _head(parsed, headers, size)
-                response = await connection.post(head, body, seconds, pace)
+                response = await connection.post(head, body, seconds, pace, on_sent)
             except BaseException:
                 connection.close()
                 raise
@@ -182,6 +191,7 @@ class HttpConnections:
                     ssl=context,
                     server_hostname=name,
                 )
+        _limit_unsent(writer)
         return _Connection(reader, writer)
 
     def close(self) -> None:
@@ -196,6 +206,15 @@ class HttpConnections:
 def _connection_slots() -> asyncio.Semaphore:
     """Return the slots for connections to one peer."""
     return asyncio.Semaphore(_MOST)
+
+
+def _limit_unsent(writer: asyncio.StreamWriter) -> None:
+    """Have writes wait until the kernel has sent nearly all bytes.
+
+    Otherwise a request would seem sent while most of it waits for a long line.
+    """
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MOST_UNSENT)
 
 
 class _Connection:
@@ -223,16 +242,18 @@ class _Connection:
         pieces: list[bytes],
         seconds: float,
         pace: Pace | None = None,
+        on_sent: Callable[[], None] = do_nothing,
     ) -> PeerResponse:
         """Send a request and return its response; the peer may pause for ``seconds``.
 
-        ``pace``: of the body, whose first slice may pass already. Raises OSError, also a
-        TimeoutError.
+        ``pace``: of the body, whose first slice may pass already. ``on_sent`` is called before the
+        response is read. Raises OSError, also a TimeoutError.
         """
         self.reusable = False
         response = ResponseReader(_LARGEST_RESPONSE)
         async with asyncio.timeout(seconds) as deadline:
             is_sent = await self._send(head, pieces, seconds, deadline, pace)
+            on_sent()
             while not response.complete:
                 data = await self._reader.read(_SLICE)
                 _extend(deadline, seconds)

@@ -2,7 +2,7 @@
 transport takes.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -15,6 +15,7 @@ from adapter.bfia.channel.codec import INVOKE, PART, SUCCESS, TRANSPORT, Ptp, Tr
 from adapter.bfia.channel.courier import BUFFER_FULL
 from adapter.bfia.channel.dependencies import ChannelParts
 from adapter.bfia.channel.grpc_client import is_grpc
+from adapter.bfia.channel.http_client import do_nothing
 from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.part_headers import Part
 from adapter.bfia.channel.part_window import PartWindow
@@ -170,7 +171,7 @@ class Outbox:
         """Send a bare payload of ``size`` bytes in parts, and clear each part once it was sent.
 
         The first part is sent alone, as the peer may take no parts, and so is the last one, whose
-        reply tells that the message is complete. ``route.parallel`` others are under way together.
+        reply tells that the message is complete. ``route.parallel`` others are sent together.
 
         Return the reply to the last part, or the first refusal. Raises PartsRefused and BufferFull
         as `_check_refused_part` does, Invalid if the parts together do not have ``size`` bytes, and
@@ -178,7 +179,11 @@ class Outbox:
         """
         sealer = self._sealer(ptp, route, ptp.message_id)
 
-        async def send(part: list[bytes], offset: int) -> TransportReply:
+        async def send(
+            part: list[bytes],
+            offset: int,
+            on_sent: Callable[[], None],
+        ) -> TransportReply:
             outgoing = await self._outgoing_part(ptp, sealer, part, offset, size)
             return await self._post(
                 ptp,
@@ -188,6 +193,7 @@ class Outbox:
                 Form.RAW,
                 PART,
                 may_be_unknown=offset == 0,
+                on_sent=on_sent,
             )
 
         window = PartWindow(send, route.parallel, bodies.PART)
@@ -335,10 +341,11 @@ class Outbox:
         path: str,
         *,
         may_be_unknown: bool = False,
+        on_sent: Callable[[], None] = do_nothing,
     ) -> TransportReply:
         """Post a message, or a part of one, until the peer answers. Raises PeerUnreachable.
 
-        ``may_be_unknown``: the peer may not know ``path``.
+        ``may_be_unknown``: the peer may not know ``path``. ``on_sent`` as for `Courier.invoke`.
         """
         content_type = form.value
         if form is Form.RAW:  # as the Content-Type of a request, its value would mean protobuf
@@ -355,6 +362,7 @@ class Outbox:
                 path,
                 may_be_unknown,
                 ptp.session,
+                on_sent,
             )
         except PeerUnreachable as error:
             raise PeerUnreachable(f"node {ptp.target} gave no answer: {error.message}") from error

@@ -133,7 +133,7 @@ def test_connections_to_peers_without_work_are_not_kept(connections_of, clock):
         client.keep()
         peer.will(promising("timeout=75"))
         client.send(_REQUEST, 10)
-        clock.now += 3601
+        clock.now += 26 * 3600 + 1
         client.keep()
         assert len(peer.requests) == 1
 
@@ -156,3 +156,23 @@ def test_a_peer_that_is_away_does_not_stop_the_keeping(connections_of, clock):
         connection.close()
     client.keep()
     assert idle_of(client) == []
+
+
+def test_a_connection_to_a_partner_is_opened_ahead_once(connections_of):
+    with scripted() as (peer, url):
+        client = connections_of(url)
+        peer.will(promising("timeout=75"))
+        client.open_ahead()
+        client.open_ahead()
+        assert [request.target for request in peer.requests] == ["/health/live"]
+        assert len(idle_of(client)) == 1
+
+
+def test_an_idle_connection_is_kept_for_the_next_day(connections_of, clock):
+    with scripted() as (peer, url):
+        client = connections_of(url)
+        peer.will(promising("timeout=75"))
+        client.send(_REQUEST, 10)
+        clock.now += 25 * 3600
+        client.keep()
+        assert len(peer.requests) == 2

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import threading
 import tracemalloc
 import zlib
 from collections.abc import AsyncGenerator
@@ -248,7 +249,8 @@ async def test_a_part_that_the_peer_refuses_ends_the_message(alpha, client):
         )
 
         assert code_of(response) == ENDED
-        assert len(peer.requests) == 2
+        # The part after the refused one may be under way already.
+        assert 2 <= len(peer.requests) <= 3
 
 
 class CrowdedProxy:
@@ -283,16 +285,17 @@ class CrowdedProxy:
         node_writer.close()
 
 
-@pytest.mark.parametrize("parallel", [2, 4])
+@pytest.mark.parametrize("parallel", [1, 2])
 async def test_parts_of_a_message_are_under_way_together(alpha, beta, client, parallel):
-    proxy = CrowdedProxy(beta, parallel)
+    under_way = 2 * parallel  # half of them wait for their replies while the others are sent
+    proxy = CrowdedProxy(beta, under_way)
     async with await asyncio.start_server(proxy, "127.0.0.1", 0, limit=2 * MIB) as server:
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         alpha.routes["beta"] = Route("beta", address, parallel=parallel)
 
         assert code_of(await start_push(client, alpha, LONG)) == OK
 
-    assert proxy.most == parallel
+    assert proxy.most == under_way
     assert await pop_bare(client, beta) == (OK, LONG)
 
 
@@ -301,14 +304,19 @@ class OrderlyPeer:
 
     def __init__(self):
         self.offsets = []  # of the parts that came
+        self.taken = []  # offsets of the parts that were taken
+        self._lock = threading.Lock()
 
     def __call__(self, handler):
         offset = int(handler.headers["x-ptp-part"].split("/")[0])
-        is_early = offset == 2 * MIB and offset not in self.offsets
-        self.offsets.append(offset)
-        answer = {"code": OK}
-        if is_early:
-            answer = {"code": NO_SUCH_PATH, "message": "only 1048576 bytes are here"}
+        with self._lock:
+            is_first_of_third = offset == 2 * MIB and offset not in self.offsets
+            is_early = is_first_of_third or offset != len(self.taken) * MIB
+            self.offsets.append(offset)
+            answer = {"code": NO_SUCH_PATH, "message": "earlier bytes are missing"}
+            if not is_early:
+                self.taken.append(offset)
+                answer = {"code": OK}
         says(answer)(handler)
 
 
@@ -321,9 +329,8 @@ async def test_a_peer_that_wants_parts_in_order_gets_them_so(alpha, client):
         push = start_push(client, alpha, LONG, x_ptp_target_node_id="peer")
         assert code_of(await push) == OK
 
-    assert sorted(orderly.offsets[:3]) == [0, MIB, 2 * MIB]
-    assert sorted(orderly.offsets) == [0, MIB, 2 * MIB, 2 * MIB, 3 * MIB, 4 * MIB, 5 * MIB]
-    assert orderly.offsets[-3:] == [3 * MIB, 4 * MIB, 5 * MIB]
+    assert orderly.taken == [number * MIB for number in range(6)]
+    assert orderly.offsets[-1] == 5 * MIB
 
 
 class CuttingProxy:
@@ -687,11 +694,10 @@ async def test_long_messages_of_all_forms_resume_and_are_stored_once(
         headers,
         retry_for,
         path,
-        may_be_unknown=False,
-        session="",
+        *further,
     ):
         verbs.append(path.rpartition("/")[2])
-        return await invoke(route, body, headers, retry_for, path, may_be_unknown, session)
+        return await invoke(route, body, headers, retry_for, path, *further)
 
     monkeypatch.setattr(alpha.parts.courier, "invoke", record_verb)
     metadata = {"sequence": "7"}
