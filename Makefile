@@ -7,6 +7,7 @@ VENDOR := .venv-vendor
 FATE_FLOW := .venv-fate-flow
 SECRETFLOW := .venv-secretflow
 SITE := .venv-site
+QUOTES := .venv-quotes
 RUN := $(VENV)/bin/python
 NODE_MODULES := tools/javascript/node_modules
 # words.js is left out: its object has the form of JSON, which tests read
@@ -52,6 +53,10 @@ $(SECRETFLOW)/.done: examples/secretflow_vendor/requirements.txt # SecretFlow as
 	$(SECRETFLOW)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r $<
 	@touch $@
 
+$(QUOTES)/.done: requirements/recorded-quotes.txt # reports of SGX and TDX, which tests verify
+	$(RUN) -m tools.recorded_quotes $(QUOTES)
+	@touch $@
+
 $(SITE)/.done: requirements/site.txt # what builds the documentation as static pages
 	$(PYTHON) -m venv $(SITE)
 	$(SITE)/bin/python $(PIP_INSTALL) --require-hashes -r $<
@@ -66,7 +71,7 @@ setup: $(VENV)/.done $(VENDOR)/.done ## make both virtual environments
 demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (ENGINE=process|docker DATA=breast|credit ARGS=--keep)
 	$(RUN) -m gateway.cli.main demo --engine $(ENGINE) --data $(DATA) $(ARGS)
 
-test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done ## the suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
+test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done $(QUOTES)/.done ## the suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
 	$(RUN) -m pytest -q -m "not scale" -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 

@@ -351,8 +351,18 @@ class Site:
     checkpoint: str = ""  # the folder for checkpoints; empty: none
     checkpoint_at: Address | None = None  # address in a remote storage, instead of that folder
     compute: str = ""  # a computing engine that the admin lets the provider use
+    attestation: "AttestationSite | None" = None  # None: the run has to bring no report
     # n_threads and chunk_size; 0 if the admin does not set them
     tuning: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AttestationSite:
+    """The facts with which a run makes and submits its attestation report."""
+
+    platform: str  # the platform that the node demands
+    url: str  # takes the report; with the token of the run
+    binding: str  # first half of the report's user data, in hexadecimal digits
 
 
 class ProtocolAdapter(Protocol):

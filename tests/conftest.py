@@ -159,6 +159,7 @@ CHECKS: dict[str, Callable[[], object]] = {
     "secretflow": partial(
         _check_file, f".venv-secretflow/{_PACKAGES}/spu", "make .venv-secretflow/.done"
     ),
+    "recorded_quotes": partial(_check_file, ".venv-quotes/sgx_quote", "make .venv-quotes/.done"),
 }
 
 

@@ -44,6 +44,7 @@ OTHER_WORDS = {
         "UNKNOWN_CA",
     ],
     "status codes of gRPC": ["PERMISSION_DENIED", "RESOURCE_EXHAUSTED"],
+    "the standard's platforms of TEEs": ["SGX_DCAP", "SGX_EPID"],
     "the standard's algorithms": ["SHA256_ECDSA", "SHA256_RSA"],
     "the kernel": [
         "AF_ALG",

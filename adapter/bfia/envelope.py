@@ -45,6 +45,7 @@ from gateway.language.catalogue import ENGLISH, add_next_steps, in_language, nex
 log = structlog.get_logger(__name__)
 
 _USERS_INTERFACE = ("/v2/provider", "/v2/component")
+_ATTESTATION = "/v1/interconn/tee/"  # the standard has real HTTP statuses there alone
 _OUR_API = "/api/"  # beginning of the paths of our API, which have real HTTP statuses
 # Beginnings of the paths whose refusals are read by people and have the next step
 _READ_BY_PEOPLE = (_OUR_API, "/v1/platform/", "/v2/schedule/", *_USERS_INTERFACE)
@@ -348,8 +349,8 @@ def _framework_status(request: Request, code: int) -> int:
 
 
 def _status_of_path(request: Request, code: int) -> int:
-    """Return the HTTP status of a refusal: its code at our ``/api``, 200 at every other path."""
-    if request.url.path.startswith(_OUR_API):
+    """Return the HTTP status of a refusal: 200, or the code at our ``/api`` and for attestation."""
+    if request.url.path.startswith((_OUR_API, _ATTESTATION)):
         return code
     return 200
 

@@ -67,6 +67,7 @@ def environment(
         "config.trace_id": spec.trace_id,
         "config.token": run.token,
         "config.log.path": site.log_path,
+        **_attestation(site),
         **_checkpoint(run, site),
         **_parties(local, run, site),
         "runtime.component.name": run.software.component.name,
@@ -74,6 +75,20 @@ def environment(
         **_addresses("input", run.data.inputs, run.software.profile),
         **_addresses("output", run.data.outputs, run.software.profile),
         **_image_variables(run.software, site),
+    }
+
+
+def _attestation(site: Site) -> dict[str, str]:
+    """Return the variables for the attestation report, an extension.
+
+    Empty for a run of which the node demands no report.
+    """
+    if site.attestation is None:
+        return {}
+    return {
+        "system.attestation.platform": site.attestation.platform,
+        "system.attestation.url": site.attestation.url,
+        "system.attestation.binding": site.attestation.binding,
     }
 
 

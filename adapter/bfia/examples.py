@@ -209,6 +209,18 @@ CALLBACK = _body(  # task/callback of a container
     status="RUNNING",
     role="guest",
 )
+_REPORT = {
+    "str_report_version": "1.0",
+    "str_report_type": "Passport",
+    "str_tee_platform": "SGX_DCAP",
+    "json_report": "{}",
+}
+VERIFY_REPORT = _body("A report of SGX", nonce="00FF", report=_REPORT)  # tee/uas/verify
+SUBMIT_REPORT = _body(  # tee/report of a container
+    "A report of SGX",
+    report=_REPORT,
+    pem_public_key="-----BEGIN PUBLIC KEY-----\n...\n-----END PUBLIC KEY-----\n",
+)
 REGISTER = _unparsed(A_PROVIDER, REGISTRATION)
 REGISTER_COMPONENT = _unparsed(A_COMPONENT, COMPONENT_REGISTRATION)
 # job/create_all of a node's users

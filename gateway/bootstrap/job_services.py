@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adapter.bfia.environment import session_id
+from gateway.attestation.verifiers import Verifiers
 from gateway.bootstrap import parts
 from gateway.bootstrap.engine_services import EngineServices, named_engine_at
 from gateway.bootstrap.foundation import Foundation, Registries
 from gateway.bootstrap.late import LateServices
 from gateway.bootstrap.peer_services import PeerServices
 from gateway.bootstrap.run_services import RunServices
+from gateway.config.attestation import policies_of, software_keys_of
 from gateway.data.combined_storage import Storages
 from gateway.data.workspace import check_storage, try_to_write
 from gateway.domain.spec import NodeId
@@ -20,6 +22,7 @@ from gateway.http.peers import QuotaReached
 from gateway.jobs import admission_rules
 from gateway.jobs.admission import Admission
 from gateway.jobs.approvals import Approvals
+from gateway.jobs.attested_runs import AttestedRuns
 from gateway.jobs.container_callbacks import ContainerCallbacks
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.deletion import Deleting
@@ -69,6 +72,8 @@ class ParticipationServices:
     approvals: Approvals
     participant: Participant  # takes requests of scheduling nodes
     container_callbacks: ContainerCallbacks
+    attested_runs: AttestedRuns
+    verifiers: Verifiers  # of attestation reports
     cleaner: Cleaner
 
 
@@ -213,6 +218,7 @@ def build_participation(
         engines.resources,
         deleting,
     )
+    verifiers = Verifiers(software_keys_of(foundation.settings.tee))
     return ParticipationServices(
         inheritance=inheritance,
         readiness=readiness,
@@ -222,6 +228,15 @@ def build_participation(
         approvals=Approvals(foundation.context, runs.executor),
         participant=late.participant.bind(participant),
         container_callbacks=ContainerCallbacks(foundation.context, access, runs.executor),
+        attested_runs=AttestedRuns(
+            foundation.context,
+            runs.executor,
+            registries.storage,
+            policies_of(foundation.settings.tee),
+            verifiers,
+            registries.audit,
+        ),
+        verifiers=verifiers,
         cleaner=Cleaner(
             leftovers,
             engines.engine,

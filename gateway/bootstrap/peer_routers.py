@@ -5,7 +5,7 @@ from functools import partial
 
 from fastapi import APIRouter
 
-from adapter.bfia import interconn, platform, requests
+from adapter.bfia import attestation, interconn, platform, requests
 from adapter.bfia import wire as bfia
 from adapter.bfia.channel import router
 from adapter.bfia.channel.dependencies import ChannelParts
@@ -75,9 +75,15 @@ def container_mounts(services: Services, channel: ChannelParts) -> list[Mounted]
         foundation.run_tokens.id_of,
         by_address=has_own_port,
     )
+    reports = attestation.container_router(
+        services.participation.attested_runs,
+        foundation.limiters,
+        foundation.run_tokens.id_of,
+    )
     return [
         Mounted(router.container_router(channel), None, bfia.ChannelRefusal),
         *bounded(foundation.settings, callbacks),
+        *bounded(foundation.settings, reports, size=MEDIUM_BODY),
     ]
 
 
@@ -121,6 +127,12 @@ def _interconn_mounts(services: Services) -> list[Mounted]:
             partial(_sealing_of, services),
         ),
         interconn.outputs_router(services.partners.outputs, peers),
+        attestation.peer_router(
+            services.participation.verifiers,
+            services.peers.protocol.key,
+            foundation.clock,
+            peers,
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.auth import Role
+from gateway.config.attestation import TeeSettings
 from gateway.config.engine import EngineSettings, NamedEngine
 from gateway.config.identity import IdentitySettings
 from gateway.config.jobs import (
@@ -479,6 +480,7 @@ class Settings(BaseSettings):
     fate: FateSettings = FateSettings()
     providers: ProviderSettings = ProviderSettings()
     identity: IdentitySettings = IdentitySettings()
+    tee: TeeSettings = TeeSettings()
     state_dir: Path = Field(
         default=Path("var"), description="Folder of all other persistent data: logs, spools."
     )

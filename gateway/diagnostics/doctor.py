@@ -14,7 +14,7 @@ from engines.base import (
 from gateway.bootstrap.engine_parts import main_of
 from gateway.config.schema import Settings
 from gateway.config.secrets import database_url
-from gateway.diagnostics import engines, machine, network
+from gateway.diagnostics import attestation, engines, machine, network
 from gateway.diagnostics.installation import Installation
 from gateway.runtime.trials import Step, Trial
 from gateway.store.dialects import connect
@@ -122,6 +122,14 @@ def _statements(node: Installation) -> Step:
     return network.statements_of(node.settings)
 
 
+def _attestation(node: Installation) -> Step:
+    """Check the policies of attestation reports.
+
+    Fails and warns as `attestation.reports_of` does.
+    """
+    return attestation.reports_of(node.settings)
+
+
 # The checks by name, in their order.
 STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "database": machine.database,
@@ -143,5 +151,6 @@ STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "signing": _signing,
     "statements": _statements,
     "approval": network.approval,
+    "attestation": _attestation,
     "routes": network.routes,
 }

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from gateway.domain.amounts import MAIN, Amounts, AmountsByEngine, Pool
+from gateway.domain.attestation import Attestation
 from gateway.domain.dag import ComponentRef
 from gateway.domain.records import carry, derived_from, replace
 from gateway.domain.run_index import EMPTY_INDEX, RunIndex
@@ -237,6 +238,8 @@ class Run:
         default=ContainerReport(),
         metadata=_FLAT,
     )
+    # the report of its TEE; None: the node demands none
+    attestation: Attestation | None = None
     exit: Exit | None = None  # None: no exit of its container is known
     stop_at: datetime | None = None  # when its stop was requested
     stop: Call = Call()  # stops its container

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -21,6 +21,7 @@ from engines.multi import SeveralEngines
 from gateway.config.engine import Allowance
 from gateway.data.workspace import DiskWatch, Placement, Workspace
 from gateway.domain import approval
+from gateway.domain.attestation import Attestation, run_binding
 from gateway.domain.execution.messages import (
     Done,
     Event,
@@ -31,10 +32,10 @@ from gateway.domain.execution.messages import (
     Prepared,
 )
 from gateway.domain.redaction import for_others
-from gateway.domain.run import LocalJob, Run
+from gateway.domain.run import NODE_FOLDER, LocalJob, Run
 from gateway.domain.spec import Failure, NodeId
 from gateway.errors import DatabaseAway, EngineFailed, GatewayError, StorageFailed
-from gateway.ports import Site
+from gateway.ports import AttestationSite, Site
 from gateway.providers.images import SignaturePolicy
 from gateway.providers.rights import rights_in_words
 from gateway.runtime.context import NodeContext, Peers
@@ -73,6 +74,8 @@ class LaunchRules:
     # Returns the limits that the engine enforces for a run. If the job requests none, they follow
     # from the capacity of the engine.
     limits: Callable[[Run], Mapping[str, float | None]]
+    # provider -> TEE platform of which its runs must bring a report
+    attested: Mapping[str, str] = field(default_factory=dict)
 
 
 class ImageMissing(Exception):
@@ -144,6 +147,7 @@ class Launching:
         """
         software = run.software
         try:
+            self._check_inputs(run)
             self.disk.check_room(run)
             # This digest is only recorded with the run. It need not be compared with the approved
             # digest here: the engine refuses to launch an image with any other digest.
@@ -156,7 +160,7 @@ class Launching:
             )
             self._check_not_over(local, run)  # the steps above may have taken long
             approved_digest = software.expected_digest or self._pinned(run, signed_digest)
-            self.engine.launch(self._spec(local, run, approved_digest))
+            self.engine.launch(self._spec(local, run, approved_digest, digest))
         except _Stopped:
             return LaunchFailed(
                 run.run_id,
@@ -172,7 +176,29 @@ class Launching:
             self._clock(),
             image_digest=digest,
             granted=rights_in_words(self._allowed(run)),
+            attestation=self._attestation_of(run),
         )
+
+    def _attestation_of(self, run: Run) -> Attestation | None:
+        """Return the report that a run has to bring; None if the node demands none."""
+        platform = self._rules.attested.get(run.software.component.provider)
+        if platform is None:
+            return None
+        return Attestation(platform)
+
+    def _check_inputs(self, run: Run) -> None:
+        """Raise `EngineFailed` if a run could get inputs without its attestation report.
+
+        The credentials for a storage elsewhere let a run read its inputs there.
+        """
+        if self._attestation_of(run) is None:
+            return
+        addresses = (*run.data.inputs.values(), *run.data.outputs.values())
+        if any(address.storage != NODE_FOLDER for address in addresses):
+            raise EngineFailed(
+                "the data of a run that has to prove its TEE must be in the node's folder",
+                reason="TEE_STORAGE",
+            )
 
     def _check_not_over(self, local: LocalJob, run: Run) -> None:
         """Raise `_Stopped` if the run is over, according to the current record of its job.
@@ -355,6 +381,7 @@ class Launching:
             run,
             self.workspace.placement(run),
             self._shared_site(),
+            run.software.digest,
         )
 
     def _allowed(self, run: Run) -> Allowance:
@@ -370,8 +397,12 @@ class Launching:
         run: Run,
         placement: Placement,
         shared_site: SharedSite,
+        digest: str,
     ) -> dict[str, str]:
-        """Return the variables of a run's container, as the job's protocol defines them."""
+        """Return the variables of a run's container, as the job's protocol defines them.
+
+        ``digest``: of its image, as its attestation report has to state it.
+        """
         secret = shared_site.secret_of(run.run_id)
         callback = f"{shared_site.callback_base}/v1/platform/schedule/task/callback"
         allowance = self._allowed(run)
@@ -388,7 +419,9 @@ class Launching:
                 "n_threads": allowance.n_threads or 0,  # 0: not set
                 "chunk_size": allowance.chunk_size or 0,
             },
+            attestation=self._attestation_site(run, shared_site, digest),
         )
+        run = self._without_inputs(run)
         # The copy for the adapter has the secret that the container presents to the channel.
         run = replace(
             run,
@@ -396,17 +429,42 @@ class Launching:
         )
         return self._peers.adapter(local.spec.protocol).environment(local, run, site)
 
+    def _attestation_site(
+        self,
+        run: Run,
+        shared_site: SharedSite,
+        digest: str,
+    ) -> AttestationSite | None:
+        """Return what a run needs for its attestation report; None if none is demanded."""
+        attestation = self._attestation_of(run)
+        if attestation is None:
+            return None
+        secret = shared_site.secret_of(run.run_id)
+        return AttestationSite(
+            platform=attestation.platform,
+            url=f"{shared_site.callback_base}/v1/platform/tee/report?run={secret}",
+            binding=run_binding(run.run_id, run.token, digest).hex(),
+        )
+
+    def _without_inputs(self, run: Run) -> Run:
+        """Return a run as its container sees it: without inputs before its report is verified."""
+        if self._attestation_of(run) is None:
+            return run
+        return replace(run, data=replace(run.data, inputs={}))
+
     def _spec(
         self,
         local: LocalJob,
         run: Run,
         approved_digest: str,
+        digest: str,
     ) -> LaunchSpec:
         """Return the description of a run's container.
 
-        ``approved_digest`` is the only digest that its image may have; empty: any.
+        ``approved_digest`` is the only digest that its image may have; empty: any. ``digest`` is
+        the one that it has now.
         """
-        placement = self.workspace.prepare(run)
+        placement = self.workspace.prepare(self._without_inputs(run))
         shared_site = self._shared_site()
         party = run.party
         allowance = self._allowed(run)
@@ -416,7 +474,7 @@ class Launching:
         return LaunchSpec(
             name=run.name,
             image=run.software.image,
-            environment=self._environment(local, run, placement, shared_site),
+            environment=self._environment(local, run, placement, shared_site, digest),
             labels=labels(
                 node=local.node,
                 installation=shared_site.installation,

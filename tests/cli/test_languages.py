@@ -55,6 +55,7 @@ FURTHER_AUDIT_ACTIONS = {
     "login",
     "application changed by a partner",
     "route changed by a contract",
+    "tee report",
     HEAD,
 }
 

@@ -388,6 +388,18 @@ class Address(Response):
     in_place: str = ""
 
 
+class Attestation(Response):
+    """The report that a run has to bring, and its result."""
+
+    platform: str = ""
+    verified_at: datetime | None = None
+    measurement: str = ""
+    signer: str = ""
+    tcb_status: str = ""
+    is_hardware: bool = False
+    public_key: str = ""
+
+
 class Exit(Response):
     """How a container exited, as the engine reports it, and the run's missing outputs."""
 
@@ -460,6 +472,8 @@ class Run(Response):
     result_code: str = ""
     """of the vendor, as its container reported it"""
     result_message: str = ""
+    attestation: Attestation | None = None
+    """the report of its TEE; null: the node demands none"""
     exit: Exit | None = None
     """null: no exit of its container is known"""
     stop_at: datetime | None = None

@@ -14,11 +14,18 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import NoReturn
 
+from nacl.signing import SigningKey
+
 from refvendor import PROVIDER, VERSION
+from refvendor.attestation import fetch_inputs, measurement_of
 from refvendor.components import REGISTRY
 from refvendor.contract import BadParameters, Component, Task, VendorError
 from refvendor.env import Environment, read_environment
@@ -49,10 +56,13 @@ def main(
     if options.registration:
         sys.stdout.write(as_text(registration()))
         return 0
+    if options.measurement:
+        sys.stdout.write(f"{measurement_of(Path(__file__).parent)}\n")
+        return 0
     log = JsonLog()
     if options.selftest:
         return selftest(log)
-    return _run_in_thread(environ, log)
+    return _run_in_thread(environ, log, options.software_attestation_key)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,15 +83,27 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="run every component on made-up data, all parties in this process",
     )
+    group.add_argument(
+        "--measurement",
+        action="store_true",
+        help="print the measurement of this code in software attestation reports",
+    )
+    parser.add_argument(
+        "--software-attestation-key",
+        type=Path,
+        metavar="FILE",
+        help="32 bytes that sign attestation reports in software, which prove no hardware",
+    )
     return parser
 
 
 def _run_in_thread(
     environ: Mapping[str, str],
     log: JsonLog,
+    attestation_key: Path | None,
 ) -> int:
     """Run the component in another thread, so that this one can handle a signal at any moment."""
-    run = ProcessRun(environ, log)
+    run = ProcessRun(environ, log, attestation_key)
     signal.signal(signal.SIGTERM, _raise_terminated)
     worker = threading.Thread(
         target=run.work,
@@ -110,11 +132,14 @@ class ProcessRun:
         self,
         environ: Mapping[str, str],
         log: JsonLog,
+        attestation_key: Path | None = None,
     ) -> None:
+        """``attestation_key``: file of the key for attestation reports; None: there are none."""
         self.done = threading.Event()
         self.exit_code = 1
         self._environ = environ
         self._log = log
+        self._attestation_key = attestation_key
         # Held by the thread that ends the run.
         self._ending = threading.Lock()
         self._reporter = Reporter(
@@ -187,16 +212,51 @@ class ProcessRun:
             version=VERSION,
         )
         self._reporter.running()
-        self._run_component(component, environment)
+        with self._inputs(environment) as (attested, input_url):
+            self._run_component(component, attested, input_url)
 
-    def _run_component(self, component: Component, environment: Environment) -> None:
-        """Connect a component to the platform's storage and transport, and run it."""
+    @contextmanager
+    def _inputs(self, environment: Environment) -> Iterator[tuple[Environment, str]]:
+        """Return the environment with the addresses of the inputs, and the URL of their storage.
+
+        The URL is empty for the platform's storage. Inputs that the platform gives only to an
+        attested run are fetched into a temporary folder.
+        """
+        key_file = self._attestation_key
+        if not environment.attestation_url or key_file is None:
+            yield environment, ""
+            return
+        with TemporaryDirectory() as folder:
+            attested = fetch_inputs(
+                environment.attestation_url,
+                environment.attestation_binding,
+                SigningKey(key_file.read_bytes()),
+                Path(folder),
+            )
+            self._log("info", "attestation report verified", inputs=sorted(attested.inputs))
+            task = replace(environment.task, inputs=tuple(attested.inputs))
+            yield (
+                replace(environment, task=task, inputs=attested.inputs),
+                f"file://{attested.folder}",
+            )
+
+    def _run_component(
+        self,
+        component: Component,
+        environment: Environment,
+        input_url: str,
+    ) -> None:
+        """Connect a component to the platform's storage and transport, and run it.
+
+        ``input_url``: the storage of the inputs; empty for the platform's.
+        """
         task = environment.task
         io = open_storage(
             environment.storage,
             environment.inputs,
             environment.outputs,
             f"{task.component} of {task.me}",
+            input_url,
         )
         net = ChannelNet(
             task,

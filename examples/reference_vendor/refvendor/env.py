@@ -67,6 +67,9 @@ class Environment:
     outputs: Mapping[str, Address]
     deadline: float  # seconds in total that the run may wait for its peers
     form: str  # of messages to the transport, out of `FORMS`; a setting of the image
+    # where to submit an attestation report, and the first half of its user data; empty: none
+    attestation_url: str = ""
+    attestation_binding: str = ""
 
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
@@ -109,6 +112,8 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         outputs=outputs,
         deadline=deadline,
         form=form,
+        attestation_url=environ.get("system.attestation.url", ""),
+        attestation_binding=environ.get("system.attestation.binding", ""),
     )
 
 

@@ -42,9 +42,14 @@ class StoredIo:
         inputs: Mapping[str, Address],
         outputs: Mapping[str, Address],
         description: str = "",
+        input_engine: StorageEngine | None = None,
     ) -> None:
-        """``description`` is written to the metadata of outputs."""
+        """``description`` is written to the metadata of outputs.
+
+        ``input_engine``: where the inputs are, if not in ``engine``.
+        """
         self._engine = engine
+        self._input_engine = input_engine or engine
         self._inputs = inputs
         self._outputs = outputs
         self._description = description
@@ -165,7 +170,7 @@ class StoredIo:
         """Return all partitions up to the highest number; without any, other files that may hold
         rows.
         """
-        names = self._engine.names(path)
+        names = self._input_engine.names(path)
         matches = [_NUMBERED_PARTITION.fullmatch(name) for name in names]
         numbers = [int(match[1]) for match in matches if match is not None]
         if numbers:
@@ -174,7 +179,7 @@ class StoredIo:
 
     def _read_plain_file(self, path: str, label: str) -> bytes:
         try:
-            return self._engine.read(path)
+            return self._input_engine.read(path)
         except FileNotFoundError:
             raise StorageFailed(f"{label}: does not exist in the storage") from None
 
@@ -185,7 +190,7 @@ class StoredIo:
         label: str,
     ) -> bytes:
         try:
-            return self._engine.read(f"{path}/{name}")
+            return self._input_engine.read(f"{path}/{name}")
         except FileNotFoundError:
             raise StorageFailed(f"{label}: partition {name} is missing") from None
 
@@ -196,7 +201,7 @@ class StoredIo:
     ) -> dict[str, Any]:
         """Return the metadata of an input, empty if there is none."""
         try:
-            value = json.loads(self._engine.read(f"{path}/{METADATA}"))
+            value = json.loads(self._input_engine.read(f"{path}/{METADATA}"))
         except FileNotFoundError:
             return {}
         except (ValueError, RecursionError) as error:
@@ -211,12 +216,16 @@ def open_storage(
     inputs: Mapping[str, Address],
     outputs: Mapping[str, Address],
     description: str = "",
+    input_url: str = "",
 ) -> StoredIo:
-    """Return the storage behind a URL.
+    """Return the storage behind a URL; ``input_url``: where the inputs are, if elsewhere.
 
     Raises `StorageFailed` for a URL that this image does not support.
     """
-    return StoredIo(open_engine(url), inputs, outputs, description)
+    input_engine = None
+    if input_url:
+        input_engine = open_engine(input_url)
+    return StoredIo(open_engine(url), inputs, outputs, description, input_engine)
 
 
 def _label(

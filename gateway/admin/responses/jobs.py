@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.responses.base import Object, Page
 from gateway.domain import dry_run
+from gateway.domain.attestation import Attestation
 from gateway.domain.dag import ComponentRef, DagNode
 from gateway.domain.job import Origin
 from gateway.domain.run import Address, Exit, FileSum
@@ -87,6 +88,9 @@ class Run(BaseModel):
     reported_at: datetime | None = Field(description="when its container reported last")
     result_code: str = Field(description="of the vendor, as its container reported it")
     result_message: str
+    attestation: Attestation | None = Field(
+        description="the report of its TEE; null: the node demands none"
+    )
     exit: Exit | None = Field(description="null: no exit of its container is known")
     stop_at: datetime | None = Field(description="when its stop was requested")
     failure: Failure | None

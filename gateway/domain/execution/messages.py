@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
+from gateway.domain.attestation import Attestation
 from gateway.domain.run import Exit, FileSum
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import TaskStatus
@@ -158,6 +159,16 @@ class Launched(RunEvent):
     at: datetime
     image_digest: str = ""
     granted: tuple[str, ...] = ()  # privileges beyond the usual ones
+    # the report that the run has to bring; None: the node demands none
+    attestation: Attestation | None = None
+
+
+@dataclass(frozen=True)
+class Attested(RunEvent):
+    """The run's attestation report was verified."""
+
+    attestation: Attestation
+    at: datetime
 
 
 @dataclass(frozen=True)
@@ -328,7 +339,16 @@ class SchedulerAlive:
 
 # The events of one run, all subclasses of `RunEvent`.
 AnyRunEvent = (
-    Launched | LaunchFailed | Inspected | EngineSilent | Broken | Exited | Gone | Reported | Sealed
+    Launched
+    | LaunchFailed
+    | Attested
+    | Inspected
+    | EngineSilent
+    | Broken
+    | Exited
+    | Gone
+    | Reported
+    | Sealed
 )
 Event = (
     AnyRunEvent

@@ -32,6 +32,7 @@ _DAEMON_EXIT_CODES = (255, 137, 143)
 # Time that Docker gives its containers to end when Docker is shut down. A container that exited
 # longer than this before its engine became silent was not ended by the engine.
 _DAEMON_GRACE = timedelta(seconds=15)
+_REPORT_MISSING = "TEE_REPORT_MISSING"
 # Longest result code, and longest message of it, in characters; the rest is cut off.
 _MAX_CODE_LENGTH = 100
 _MAX_MESSAGE_LENGTH = 1000
@@ -174,6 +175,8 @@ def apply(
             return _launched(run, event, timing, job_id)
         case messages.LaunchFailed():
             return _not_launched(run, event, timing)
+        case messages.Attested():
+            return _attested(run, event)
         case messages.EngineSilent():
             return _engine_silent(run, event, timing)
         case messages.Gone():
@@ -285,6 +288,37 @@ def _broken(run: Run, event: messages.Broken) -> Run:
     return finished(run, event.at, event.failure)
 
 
+def _attested(run: Run, event: messages.Attested) -> Run:
+    """Record that the run's report was verified; the first verified report counts."""
+    if run.status is not RunStatus.RUNNING or not _lacks_report(run):
+        return run
+    return replace(run, attestation=event.attestation)
+
+
+def _lacks_report(run: Run) -> bool:
+    """Return whether the node demands an attestation report of the run and has verified none."""
+    return run.attestation is not None and run.attestation.verified_at is None
+
+
+def _with_missing_report(run: Run, failure: Failure | None) -> Failure | None:
+    """Return the failure of a run that lacks its attestation report; any other one's stays.
+
+    A failure of the engine or for lack of memory has its own reason.
+    """
+    if not _lacks_report(run):
+        return failure
+    text = "the run ended without an attestation report, so it got no inputs"
+    if failure is None:
+        return Failure(_REPORT_MISSING, text)
+    if failure.reason in ("OOM_KILLED", "ENGINE_DOWN"):
+        return failure
+    return replace(
+        failure,
+        reason=_REPORT_MISSING,
+        message=f"{text}; the container: {failure.message}",
+    )
+
+
 def _exited(
     run: Run,
     event: messages.Exited,
@@ -379,6 +413,7 @@ def _launched(
         probe_at=_next_probe(event.at, timing),
         software=replace(run.software, digest=event.image_digest),
         granted=event.granted,
+        attestation=event.attestation,
         away_at=None,
     )
     # A report or an exit may have come before the engine's response to the launch.
@@ -515,9 +550,10 @@ def conclude(
     reported_status = run.container_report.status
     if reported_status is TaskStatus.FAILED or exited_badly:
         failure = _with_cause(exit_failure(run, job_id), cause)
-        return finished(run, now, failure)
+        return finished(run, now, _with_missing_report(run, failure))
     if run.exit is not None and reported_status is TaskStatus.SUCCESS:
-        return finished(run, now, _missing_output(run, run.exit))
+        missing_output = _missing_output(run, run.exit)
+        return finished(run, now, _with_missing_report(run, missing_output))
     if not last:
         return run
     if run.exit is None:
@@ -556,7 +592,7 @@ def _conclude_without_exit(
     engine has been silent for ``engine_timeout`` seconds fails. Any other run goes on.
     """
     if run.container_report.status is TaskStatus.SUCCESS:
-        return finished(run, now)
+        return finished(run, now, _with_missing_report(run, None))
     if run.away_at is None or now < run.away_at + timedelta(seconds=timing.engine_timeout):
         return run
     since = moment(run.away_at)
@@ -585,8 +621,11 @@ def _conclude_without_report(
             "the container ended with code 0 and without a report, which counts as a failure here"
         )
     else:
-        return finished(replace(run, no_callback=True), now)
-    return finished(run, now, Failure("NO_CALLBACK", text, exit_code=0))
+        missing_report = _with_missing_report(run, None)
+        run = replace(run, no_callback=missing_report is None)
+        return finished(run, now, missing_report)
+    failure = Failure("NO_CALLBACK", text, exit_code=0)
+    return finished(run, now, _with_missing_report(run, failure))
 
 
 def finished(

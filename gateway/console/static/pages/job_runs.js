@@ -20,7 +20,7 @@ export function runTable(job, logPlace, signal) {
     badge(shownState(job, run.status, run.failure)),
     timestamp(run.started_at),
     duration(run.started_at, run.ended_at),
-    [resultText(job, run), lastLines(run)],
+    [resultText(job, run), attestationNote(run), lastLines(run)],
     logPlace ? button("log", async () => openLog(logPlace, run, signal)) : "",
   ]);
   const columns = ["task", "party", "state", "started", "duration", "result", ""];
@@ -34,6 +34,16 @@ function resultText(job, { failure, waiting, result_message: message, exit }) {
   if (failure) return reasonText(failure);
   if (waiting) return reasonText(waiting);
   return message || (exit ? `exit ${exit.code}` : "");
+}
+
+/** The result of the report of a run that has to prove its TEE. */
+function attestationNote({ attestation }) {
+  if (!attestation) return "";
+  const { platform, verified_at: verifiedAt, is_hardware: isHardware } = attestation;
+  let result = "report verified";
+  if (!verifiedAt) result = "no verified report";
+  else if (!isHardware) result = "software report";
+  return h("div", { class: "faint" }, `TEE ${platform}: ${translate(result)}`);
 }
 
 function lastLines({ last_lines: lines }) {

@@ -1,0 +1,1 @@
+"""Verifiers of attestation reports, and the encryption of inputs for attested runs."""

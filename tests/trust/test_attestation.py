@@ -1,0 +1,300 @@
+"""A run of a provider that has to prove its TEE gets inputs only after its report was verified."""
+
+import copy
+import json
+import time
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from adapter.bfia.examples import A_JOB, A_PROVIDER
+from gateway.domain.attestation import run_binding
+from tests.core.example_jobs import IMAGE, PLATFORM, wait_for_end
+from tests.e2e.nodes import wait_for
+from tests.inprocess import PEER, uploaded
+from tests.memory_engine import Script
+from tests.trust.software_tee import SoftwareTee, policy, unified
+from tests.world import UNREACHABLE, NodeSetup
+
+TABLE = b"id,x\na,1\nb,2\n"
+VERIFY = "/v1/interconn/tee/uas/verify"
+TEE = SoftwareTee()
+
+
+@pytest.fixture(scope="module")
+def node(shared_world, tmp_path_factory):
+    key = TEE.write_key(tmp_path_factory.mktemp("keys") / "tee.pem")
+    setup = NodeSetup(
+        routes={PEER: {**UNREACHABLE, "signing": "off"}},
+        scripts={IMAGE: Script(code=None)},
+        providers=[A_PROVIDER],
+        settings={
+            "tee": {
+                "providers": {"example": policy(signers=[])},
+                "software_keys": [str(key)],
+            }
+        },
+    )
+    node = shared_world.node(setup)
+    uploaded(node, "ns", "table", TABLE)
+    return node
+
+
+@pytest.fixture
+def started(node):
+    """A running run of the guest with an input, as its container sees it."""
+    number = len(node.engine.launches)
+    body = copy.deepcopy(A_JOB)
+    body["config"]["role"].pop("host")
+    body["config"]["task_params"]["guest"] = {"0": {"echo_1": {"dataset_id": "ns#table"}}}
+    response = node.post(f"{PLATFORM}/create_all", body).json()
+    assert response["code"] == 0, response
+    job_id = response["data"]["job_id"]
+
+    def run():
+        runs = node.store.local_jobs.get(job_id).runs
+        return next(iter(runs), None)
+
+    def is_running():
+        return run() is not None and run().started_at is not None
+
+    wait_for(is_running)
+    launch = node.engine.launches[number]
+    environment = dict(launch.environment)
+    url = environment["system.attestation.url"]
+    return SimpleNamespace(
+        job_id=job_id,
+        name=launch.name,
+        environment=environment,
+        url=url,
+        binding=environment["system.attestation.binding"],
+        run=run,
+        audit=lambda: [
+            line["detail"]
+            for line in node.audit.lines()
+            if line["action"] == "tee report" and line["detail"]["job"] == job_id
+        ],
+    )
+
+
+def submit(started, report, key=None):
+    body = {
+        "report": report,
+        "pem_public_key": key or TEE.channel_key,
+    }
+    return httpx.post(started.url, json=body, trust_env=False).json()
+
+
+def fetch(started, **query):
+    url = started.url.replace("/report?", "/input?")
+    return httpx.get(url, params=httpx.URL(url).params.merge(query), trust_env=False)
+
+
+def good_report(started, **changes):
+    return TEE.report(started.binding, time.time(), **changes)
+
+
+def test_a_verified_run_gets_its_input_encrypted_for_its_key(node, started):
+    assert "runtime.component.input.train_data" not in started.environment
+
+    answer = submit(started, good_report(started))
+
+    assert answer["code"] == 0, answer
+    train_data = answer["data"]["inputs"]["train_data"]
+    assert (train_data["namespace"], train_data["name"]) == ("ns", "table")
+    assert "data_0" in train_data["files"]
+    sealed = fetch(started, name="train_data", file="data_0").content
+    content = TEE.open_input(sealed)
+    assert b"a,1" in content
+    assert content not in sealed
+    attestation = started.run().attestation
+    assert attestation.platform == "Software"
+    assert not attestation.is_hardware
+    assert started.audit()[0]["hardware"] is False
+    node.engine.finish(started.name)
+
+
+def test_a_report_is_taken_once(started):
+    assert submit(started, good_report(started))["code"] == 0
+
+    again = submit(started, good_report(started))
+
+    assert again["data"]["reason"] == "TEE_REPORT_REPEATED"
+
+
+def test_files_beyond_the_inputs_are_not_given(started):
+    submit(started, good_report(started))
+
+    answer = fetch(started, name="train_data", file="../table/data_0").json()
+
+    assert answer["data"]["reason"] == "NOT_FOUND"
+
+
+def other_image(started):
+    run = started.run()
+    return run_binding(run.run_id, run.token, "memory:another-image").hex()
+
+
+def tampered(report):
+    body = json.loads(report["json_report"])
+    body["json_attributes"] = body["json_attributes"].replace("true", "True")
+    return unified("Software", body)
+
+
+ATTACKS = {
+    "a wrong measurement": (
+        lambda started: good_report(started, hex_ta_measurement="cd" * 32),
+        "TEE_MEASUREMENT_MISMATCH",
+    ),
+    "an old report": (
+        lambda started: TEE.report(started.binding, time.time() - 3600),
+        "TEE_REPORT_OLD",
+    ),
+    "a report of the future": (
+        lambda started: TEE.report(started.binding, time.time() + 3600),
+        "TEE_REPORT_OLD",
+    ),
+    "a report of another run": (
+        lambda started: TEE.report(run_binding("r", "t", "d").hex(), time.time()),
+        "TEE_OTHER_RUN",
+    ),
+    "a report of another image": (
+        lambda started: TEE.report(other_image(started), time.time()),
+        "TEE_OTHER_RUN",
+    ),
+    "a report for another channel key": (
+        lambda started: good_report(started, channel=X25519PrivateKey.generate()),
+        "TEE_KEY_MISMATCH",
+    ),
+    "a tampered report": (
+        lambda started: tampered(good_report(started)),
+        "TEE_SIGNATURE_INVALID",
+    ),
+    "an unknown signer": (
+        lambda started: good_report(started, signing=Ed25519PrivateKey.generate()),
+        "TEE_SIGNATURE_INVALID",
+    ),
+    "debug mode": (
+        lambda started: good_report(started, bool_debug_disabled="false"),
+        "TEE_DEBUG_MODE",
+    ),
+    "a platform that is not verified": (
+        lambda started: unified("CSV", {"b64_quote": "AAAA"}),
+        "TEE_PLATFORM_UNSUPPORTED",
+    ),
+    "a report in no form": (
+        lambda started: {"str_report_version": "2.0"},
+        "TEE_REPORT_INVALID",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_refused_report_gets_nothing_and_ends_the_run(node, started, attack):
+    make_report, reason = ATTACKS[attack]
+
+    answer = submit(started, make_report(started))
+
+    assert answer["data"]["reason"] == reason
+    assert started.run().failure.reason == reason
+    assert started.audit()[0]["reason"] == reason
+    assert fetch(started, name="train_data", file="data_0").json()["code"] != 0
+    assert wait_for_end(node, started.job_id).ending.failure.reason == reason
+
+
+def test_a_key_of_another_kind_is_refused(started):
+    answer = submit(started, good_report(started), key="no key")
+
+    assert answer["data"]["reason"] == "TEE_KEY_INVALID"
+
+
+def test_without_a_report_no_input_is_given(started):
+    answer = fetch(started, name="train_data", file="data_0").json()
+
+    assert answer["data"]["reason"] == "TEE_REPORT_MISSING"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_run_that_ends_without_a_report_fails(node, started, code):
+    node.engine.finish(started.name, code)
+
+    job = wait_for_end(node, started.job_id)
+
+    assert job.ending.failure.reason == "TEE_REPORT_MISSING"
+
+
+def test_another_runs_token_is_refused(started):
+    url = started.url.replace("?run=", "?run=x")
+
+    answer = httpx.post(
+        url,
+        json={"report": "{}", "pem_public_key": ""},
+        trust_env=False,
+    ).json()
+
+    assert answer["data"]["reason"] == "RUN_UNKNOWN"
+
+
+def verify(node, report, **headers):
+    return node.post(
+        VERIFY,
+        {"nonce": "00ff", "report": report},
+        listener="peer",
+        headers=headers or {"x-source-node-id": PEER},
+    )
+
+
+def test_without_a_key_the_node_signs_no_result(world):
+    setup = NodeSetup(routes={PEER: {**UNREACHABLE, "signing": "off"}})
+
+    answer = verify(world.node(setup), "{}").json()
+
+    assert answer["result_code"] == "TEE_SERVICE_WITHOUT_KEY"
+
+
+def test_another_node_has_a_report_verified(node):
+    node.keyring.make("ed25519")
+    node.keyring.switch()
+
+    answer = verify(node, json.dumps(TEE.report("00" * 32, time.time()))).json()
+
+    assert answer["result_code"] == "0"
+    assert "proves no hardware" in answer["result_msg"]
+    report = json.loads(json.loads(answer["attestation_result"])["json_report"])
+    result = json.loads(report["str_uas_result"])
+    assert result["hex_nonce"] == "00FF"
+    assert result["str_tee_platform"] == "Software"
+
+
+def test_a_node_learns_why_a_report_is_refused(node):
+    node.keyring.make("ed25519")
+    node.keyring.switch()
+
+    answer = verify(node, tampered(TEE.report("00" * 32, time.time())))
+
+    assert answer.status_code == 200
+    assert answer.json()["result_code"] == "TEE_SIGNATURE_INVALID"
+
+
+def test_a_request_without_a_report_has_status_400(node):
+    answer = node.post(
+        VERIFY,
+        {"nonce": "zz"},
+        listener="peer",
+        headers={"x-source-node-id": PEER},
+    )
+
+    assert answer.status_code == 400
+    assert {problem["path"] for problem in answer.json()["data"]["problems"]} == {
+        "nonce",
+        "report",
+    }
+
+
+def test_verification_is_no_service_for_strangers(node):
+    answer = verify(node, "{}", **{"x-source-node-id": "JG0000000000000404"})
+
+    assert answer.json()["data"]["reason"] == "NOT_AUTHORISED"
