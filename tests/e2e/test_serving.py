@@ -13,7 +13,7 @@ def report():
     print("exempt objects:", gc.get_freeze_count(), flush=True)
 
 atexit.register(report)
-sys.argv = sys.argv[3:]  # without the interpreter, -m and its module
+sys.argv = sys.argv[3:]  # without the interpreter, -c and its code
 main()
 """
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
-# The command behind the module's own argument: interpreter, ``-m`` and module come first.
+# The command behind the module's own argument: interpreter, ``-c`` and code come first.
 _INTERPRETER_WORDS = 3
 _DIVIDED = ("adapter", "gateway")  # packages that count by their parts
 
