@@ -391,6 +391,7 @@ def _brief(providers: Providers, provider: Provider) -> dict[str, Any]:
         "warning_count": len(provider.warnings),
         "owner": providers.owner(provider.name),
         "granted": providers.granted(provider.name),
+        "attestation": providers.attestation(provider.name),
     }
 
 

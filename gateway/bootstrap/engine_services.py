@@ -100,6 +100,7 @@ def build_engine_services(
             partial(unfinished_specs, foundation.store),
             require_image=settings.providers.image == "require",
             allow=settings.engine.docker.allow,
+            attested={name: policy.platform for name, policy in settings.tee.providers.items()},
             storage_rule=registries.storage.mismatch_consequence,
         ),
         workspace=Workspace(

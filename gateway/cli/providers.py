@@ -146,6 +146,10 @@ def show_provider(node: Client, name: Name) -> Output:
         rows.append([f"image {image}", digest or t("not pinned")])
     for privilege in provider["granted"]:
         rows.append(["extra right", privilege])
+    if provider["attestation"]:
+        rows.append(
+            ["attestation", f"{provider['attestation']}: no platform verified on hardware yet"]
+        )
     if provider["retired"]:
         rows.append(["retired", "yes: no new job gets it"])
     if provider["jobs"]:

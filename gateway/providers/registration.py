@@ -79,6 +79,7 @@ class Providers:
         *,
         require_image: bool = False,
         allow: Mapping[str, Allowance] = MappingProxyType({}),
+        attested: Mapping[str, str] = MappingProxyType({}),
         storage_rule: Callable[[Sequence[str]], str] = accept_any_storage,
     ) -> None:
         """Build the use cases from their parts.
@@ -86,6 +87,7 @@ class Providers:
         - ``unfinished`` returns the specification of every unfinished job of this node
         - ``require_image``: refuse every registration with an image that cannot be inspected
         - ``allow``: additional rights of providers' containers, by the provider's name
+        - ``attested``: TEE platforms of which runs must bring reports, by the provider's name
         - ``storage_rule`` returns why this node cannot use a component's storage engines; empty if
           it can
         """
@@ -94,6 +96,7 @@ class Providers:
         self._unfinished = unfinished
         self._require_image = require_image
         self._allow = allow
+        self._attested = attested
         self._storage_rule = storage_rule
         # Limits the threads that the listeners use for registrations, as these may wait long for
         # images.
@@ -271,6 +274,10 @@ class Providers:
     def granted(self, name: str) -> tuple[str, ...]:
         """Return what the admin allows a provider's containers beyond the usual, in words."""
         return rights_in_words(self._allow.get(name, Allowance()))
+
+    def attestation(self, name: str) -> str:
+        """Return the TEE platform of which a provider's runs must bring reports; "" for none."""
+        return self._attested.get(name, "")
 
     def give(self, name: str, owner: str) -> str | None:
         """Make a vendor the owner of a provider's name, and return the former owner.

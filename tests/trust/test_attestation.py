@@ -117,6 +117,12 @@ def test_a_verified_run_gets_its_input_encrypted_for_its_key(node, started):
     node.engine.finish(started.name)
 
 
+def test_the_provider_names_the_demanded_platform(node):
+    provider = node.get("/api/v1/providers/example:1.0.0@docker").json()
+
+    assert provider["attestation"] == "Software"
+
+
 def test_a_report_is_taken_once(started):
     assert submit(started, good_report(started))["code"] == 0
 

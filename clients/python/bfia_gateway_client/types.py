@@ -241,6 +241,8 @@ class Provider(Response):
     """name of the vendor's tokens; empty: this node's admins"""
     granted: list[str] = Field(default_factory=list)
     """extra privileges of its containers, by the admin's settings"""
+    attestation: str = ""
+    """TEE platform of which its runs here must bring a report; empty: none"""
 
 
 class FullProvider(Provider):

@@ -299,6 +299,9 @@ class Provider(BaseModel):
     granted: list[str] = Field(
         description="extra privileges of its containers, by the admin's settings"
     )
+    attestation: str = Field(
+        description="TEE platform of which its runs here must bring a report; empty: none"
+    )
 
 
 class ProvidersPage(Page):

@@ -43,6 +43,7 @@ function overview(provider, path, session, reload) {
       ["revision", provider.revision],
       ["protocol", provider.protocol],
       ["extra rights", extraRights(provider.granted)],
+      ["attestation", attestationText(provider.attestation)],
       ["used by", provider.jobs.join(listSeparator)],
     ]),
     table(["image", "digest"], imageRows),
@@ -52,6 +53,10 @@ function overview(provider, path, session, reload) {
         provider.retired ? act("unretire", "unretire") : act("retire", "retire", true),
       ),
   );
+}
+
+function attestationText(platform) {
+  return platform ? `${platform}: ${translate("no platform verified")}` : translate("no report");
 }
 
 function extraRights(granted) {
