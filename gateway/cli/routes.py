@@ -210,11 +210,17 @@ def _sealing(route: Mapping[str, Any]) -> str:
     has_key = bool(route["sealing_key"])
     sealing = route["sealing"] or ("accepted" if has_key else "off")
     control = route["control_sealing"]
+    words = [_sealing_word(sealing)]
     if control != "off":
-        sealing = f"{sealing}, control {control}"
-    if "required" in sealing and not has_key:
-        sealing = f"{sealing}, no key"
-    return str(sealing)
+        words.append(f"{t('control')} {_sealing_word(control)}")
+    if "required" in (sealing, control) and not has_key:
+        words.append(t("no key"))
+    return ", ".join(words)
+
+
+def _sealing_word(value: str) -> str:
+    """Return a setting in the language in use; "required" alone is a word of forms there."""
+    return t(f"sealing: {value}").removeprefix("sealing: ")
 
 
 @command(commands, "show", "JG0100002200000020")

@@ -440,6 +440,7 @@ def test_a_refused_token_is_explained_in_the_readers_language(
 
 def test_each_change_is_audited_and_reading_is_not(node):
     send(node, "GET", "/api/v1/jobs")
+    send(node, "POST", "/api/v1/jobs/plan", json=A_JOB)
     send(
         node,
         "PUT",
@@ -454,6 +455,7 @@ def test_each_change_is_audited_and_reading_is_not(node):
     )
     send(node, "DELETE", "/api/v1/routes/JG404")
 
+    assert audited(node, "/api/v1/jobs") == []
     put = audited(node, "PUT /api/v1/routes/JG7")[-1]
     check_entry(
         put,

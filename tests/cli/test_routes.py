@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli import routes
 from gateway.identity.keys import Keyring
 from tests.certificates import Authority
 from tests.cli import call_node
@@ -193,3 +194,20 @@ def test_a_route_is_tried_and_the_exit_code_tells(node, tmp_path):
         assert both_ways.exit_code == 0
         assert "FAILED" not in both_ways.stdout
         assert json.loads(cli(node, "test", PEER, "--json").stdout)["good"] is True
+
+
+@pytest.mark.parametrize(
+    ("language", "expected"),
+    [
+        ("en", "required, control accepted"),
+        ("zh", "必须, 控制请求 可选"),
+    ],
+)
+def test_the_list_names_the_sealing_in_the_language_in_use(use_language, language, expected):
+    use_language(language)
+    route = {
+        "sealing_key": "a key",
+        "sealing": "required",
+        "control_sealing": "accepted",
+    }
+    assert routes._sealing(route) == expected
