@@ -455,7 +455,7 @@ def test_each_change_is_audited_and_reading_is_not(node):
     )
     send(node, "DELETE", "/api/v1/routes/JG404")
 
-    assert audited(node, "/api/v1/jobs") == []
+    assert audited(node, "/api/v1/jobs/plan") == []
     put = audited(node, "PUT /api/v1/routes/JG7")[-1]
     check_entry(
         put,
