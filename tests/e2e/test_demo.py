@@ -198,6 +198,7 @@ def test_a_demo_shows_its_result_and_can_keep_its_nodes(tmp_path):
     done = demo(
         home,
         "--keep",
+        "--closed",
         "--data",
         "credit",
         "--key-length",
@@ -211,6 +212,8 @@ def test_a_demo_shows_its_result_and_can_keep_its_nodes(tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         for text in (
             "synthetic",
+            "partner needs no open port now",
+            "bank's address for partner is link://",
             "AUC, both together",
             "AUC, the bank alone",
             "loss per tree",
@@ -227,11 +230,16 @@ def test_a_demo_shows_its_result_and_can_keep_its_nodes(tmp_path):
         assert words[0] == words[1]
         for name in pids:
             assert str(home / name / "node.yml") in done.stdout
+        entries = {}
         for name in pids:
             (entry,) = yaml.safe_load((home / name / "routes.yml").read_text()).values()
-            assert entry["url"].startswith("https://")
             assert entry["signing"] == "required"
-            assert entry["certificate"]
+            entries[name] = entry
+        assert entries["bank"]["reached"] == "by-link"
+        assert "url" not in entries["bank"]
+        assert entries["partner"]["dial"] == "out"
+        assert entries["partner"]["url"].startswith("https://")
+        assert entries["partner"]["certificate"]
         again = demo(home, LC_ALL="zh_CN.UTF-8")
         assert again.returncode == 1
         assert "先前演示的节点仍在运行" in again.stderr

@@ -251,11 +251,16 @@ def _keep_links(
     request("PATCH", route_of_partner, json={"route": {"reached": "by-link"}})
     request("PATCH", route_of_bank, json={"route": {"dial": "out"}})
     deadline = time.monotonic() + LINK_TIMEOUT
-    while not request("GET", route_of_partner)["route"]["links"]:
+    route = request("GET", route_of_partner)["route"]
+    while not route["links"]:
         if time.monotonic() > deadline:
             raise DemoFailed("the partner opens no link to the bank")
         time.sleep(0.05)
+        route = request("GET", route_of_partner)["route"]
     _show(console, "  partner needs no open port now: it dials, and bank calls it over the links")
+    url = route["url"]
+    address = route["links"][0]["address"]
+    _show(console, f"  bank's address for partner is {url} now, a link from {address}")
 
 
 def _apply(
