@@ -143,8 +143,7 @@ def parse_options() -> argparse.Namespace:
         "--line-mib",
         type=int,
         default=64,
-        help="size of the long messages over the long line; try 256 (with reno and cubic, an "
-        "eighth of it)",
+        help="size of the long messages over the long line; try 256 (reno, cubic: half of it)",
     )
     parser.add_argument(
         "--rows",

@@ -31,7 +31,7 @@ _KIB_MESSAGES = 20  # of one pair, one after the other
 _PAIRS = (8, 64)  # of senders and readers together
 # A loss makes reno and cubic so slow that a smaller message takes as long.
 _SMALLER = {"bbr": 1}
-_USUALLY_SMALLER = 8
+_USUALLY_SMALLER = 2
 _CHAIN = 5  # tasks
 _JOBS = 5
 _REST_SECONDS = 30.0

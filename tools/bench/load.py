@@ -81,6 +81,7 @@ def wait_until_ended(
             response = client.get(
                 node.operator + STATUS,
                 params={"job_id": job_id},
+                headers=node.headers,
             )
             state = dict(response.json()["data"])
             if state["job_status"] in ("FINISHED", "REJECTED"):
