@@ -124,7 +124,11 @@ class Participant:
             )
             return local.with_note(self._clock(), "job RUNNING here", sender)
 
-        self._store.local_jobs.update(job_id, start)
+        if _start_can_wait(local, without):
+            start(local)  # raises the errors of the later write
+            self._executor.record_response(job_id, start, max_deferred=1)
+        else:
+            self._store.local_jobs.update(job_id, start)
 
     def _exclude(
         self,
@@ -295,6 +299,16 @@ class Participant:
     ) -> None:
         """Delete outputs of a task here for another node; with ``dry_run`` only check."""
         self._deleting.clean_task_for(job_id, task_name, content, sender, dry_run)
+
+
+def _start_can_wait(local: LocalJob, without: Sequence[str]) -> bool:
+    """Return whether the start of a job may be stored with the next event, mostly its first task.
+
+    That is so at the scheduling node, which shows its own record of the job. If this process ends
+    before the write, the start of a task starts the job, too.
+    """
+    is_own_call = local.spec.scheduler == local.node
+    return is_own_call and local.pool is None and not without
 
 
 def _check_can_exclude(local: LocalJob, left_out: Sequence[str]) -> None:

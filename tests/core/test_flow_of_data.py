@@ -7,10 +7,12 @@ import pytest
 
 from gateway.domain.dag import Dag, DagInput, DagOutput
 from gateway.domain.run import Address
-from gateway.errors import Invalid
+from gateway.domain.states import JobStatus
+from gateway.errors import Conflict, Invalid
 from provider_registry.registration import provider_from_request
 from tests.builders import a_dag, a_spec, with_data
 from tests.contracts.apis import IMAGE, World, registration
+from tests.e2e.nodes import wait_for
 from tests.inprocess import ME
 from tests.memory_engine import Script
 from tests.world import NodeSetup
@@ -95,6 +97,56 @@ def flow_with_undescribed_outputs():
             replace(second, inputs=(*second.inputs, model)),
         )
     )
+
+
+# ------------------------------------------------------------ the start of a job scheduled here
+
+
+def test_own_start_of_a_job_is_stored_before_its_first_task(site):
+    spec = a_job()
+    node = site.me
+    node.participant.create_job(spec, "")
+    node.participant.start_job(spec.job_id, "")
+    node.participant.start_task(spec.job_id, f"{spec.job_id}-a", "a", "")
+
+    assert node.store.local_jobs.get(spec.job_id).status is JobStatus.RUNNING
+    events = [entry.event for entry in node.store.timeline(spec.job_id)]
+    assert events[:3] == ["job READY here", "job RUNNING here", "task accepted"]
+    site.end(spec.job_id, "a", "guest.0")
+
+
+def test_own_start_without_a_task_is_stored_soon(site):
+    spec = a_job()
+    node = site.me
+    node.participant.create_job(spec, "")
+    node.participant.start_job(spec.job_id, "")
+
+    def is_running():
+        return node.store.local_jobs.get(spec.job_id).status is JobStatus.RUNNING
+
+    wait_for(is_running)
+
+
+def test_own_start_of_an_ended_job_is_refused(site):
+    spec = a_job()
+    node = site.me
+    node.participant.create_job(spec, "")
+    node.participant.stop_job(spec.job_id, "", None, "")
+
+    with pytest.raises(Conflict) as refusal:
+        node.participant.start_job(spec.job_id, "")
+
+    assert refusal.value.reason == "JOB_ENDED"
+
+
+def test_the_start_of_a_task_starts_a_job_whose_start_was_lost(site):
+    spec = a_job()
+    node = site.me
+    node.participant.create_job(spec, "")
+    node.participant.start_task(spec.job_id, f"{spec.job_id}-a", "a", "")
+
+    assert node.store.local_jobs.get(spec.job_id).status is JobStatus.RUNNING
+    site.end(spec.job_id, "a", "guest.0")
 
 
 # ------------------------------------------------------------ inheritance of finished tasks
