@@ -6,6 +6,7 @@ VENV := .venv
 VENDOR := .venv-vendor
 FATE_FLOW := .venv-fate-flow
 SECRETFLOW := .venv-secretflow
+FATE := .venv-fate
 SITE := .venv-site
 QUOTES := .venv-quotes
 RUN := $(VENV)/bin/python
@@ -57,6 +58,11 @@ $(QUOTES)/.done: requirements/recorded-quotes.txt # reports of SGX and TDX, whic
 	$(RUN) -m tools.recorded_quotes $(QUOTES)
 	@touch $@
 
+$(FATE)/.done: examples/fate_vendor/requirements.txt # FATE's published algorithms, components of a test's job
+	$(PYTHON) -m venv $(FATE)
+	$(FATE)/bin/python $(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
 $(SITE)/.done: requirements/site.txt # what builds the documentation as static pages
 	$(PYTHON) -m venv $(SITE)
 	$(SITE)/bin/python $(PIP_INSTALL) --require-hashes -r $<
@@ -75,7 +81,7 @@ test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done $(QUOTES)/.done ## the suite;
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
 	$(RUN) -m pytest -q -m "not scale" -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 
-test-scale: setup $(SECRETFLOW)/.done ## requirements at their full size: 100 jobs under Docker, tables of 5 GiB, a release from a fresh clone (12 GB of disk, minutes)
+test-scale: setup $(SECRETFLOW)/.done $(FATE)/.done ## requirements at their full size: 100 jobs under Docker, tables of 5 GiB, a release from a fresh clone, FATE's algorithms (14 GB of disk, minutes)
 	$(RUN) -m pytest -q -m scale -n 2 --dist loadgroup --durations=0 tests/scale tests/network $(ARGS)
 
 test-fast: setup ## what takes milliseconds, and whether texts, reasons and pages are complete: under a minute
@@ -139,9 +145,12 @@ lock: ## renew the hash-pinned requirement files
 	  --no-header requirements/site.in -o requirements/site.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header requirements/attestations.in -o requirements/attestations.txt
+	cd examples/fate_vendor && ../../$(VENV)/bin/uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-header $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS)) \
+	  requirements.in -o requirements.txt
 	cd examples/reference_vendor && for f in requirements requirements-test; do \
 	  ../../$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-emit-find-links --no-header $$f.in -o $$f.txt; done
 
 clean: ## remove the environments and everything a demo left
-	rm -rf $(VENV) $(VENDOR) $(FATE_FLOW) $(SECRETFLOW) $(SITE) $(NODE_MODULES) var
+	rm -rf $(VENV) $(VENDOR) $(FATE_FLOW) $(SECRETFLOW) $(FATE) $(SITE) $(NODE_MODULES) var

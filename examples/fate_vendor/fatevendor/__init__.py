@@ -1,0 +1,1 @@
+"""Runs FATE's published components, unchanged, as components of the interconnection standard."""

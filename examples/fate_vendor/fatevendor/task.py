@@ -1,0 +1,306 @@
+"""Reads a container's variables and says what FATE is to execute. Needs nothing but Python."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROLES = ("guest", "host", "arbiter")
+COLUMNS = ("id", "label")  # parameters that tell how to read a table, which FATE does not know
+
+
+@dataclass(frozen=True)
+class Component:
+    """A component of FATE's: its name, its stage, and FATE's names of the inputs and outputs."""
+
+    name: str
+    stage: str
+    data_input: str
+    data_output: str = ""
+    model_output: str = ""
+    takes_list: bool = False  # whether the input is a list of tables
+
+
+TRAINED = {
+    "stage": "train",
+    "data_input": "train_data",
+    "data_output": "train_output_data",
+    "model_output": "output_model",
+}
+COMPONENTS = {
+    "PSI": Component("psi", "default", "input_data", "output_data"),
+    "HeteroFeatureBinning": Component("hetero_feature_binning", **TRAINED),
+    "HeteroLR": Component("coordinated_lr", **TRAINED),
+    "HeteroSecureBoost": Component("hetero_secureboost", **TRAINED),
+    "Evaluation": Component("evaluation", "default", "input_datas", takes_list=True),
+}
+
+
+class Unusable(Exception):
+    """The variables break the contract; ``problems`` are all that is wrong."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True)
+class Party:
+    """A party of the task, and its node."""
+
+    role: str
+    node: str
+
+    def in_fate(self) -> dict[str, str]:
+        """Return the party as FATE names it."""
+        return {"role": self.role, "partyid": self.node}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a container is to do."""
+
+    component: Component
+    own: Party
+    parties: list[Party]
+    id: str
+    session: str
+    token: str
+    transport: str  # host:port
+    storage: Path
+    callback: str
+    self_role: str  # such as guest.0
+    parameters: dict[str, Any]
+    columns: dict[str, str]  # the columns of ids and labels, where parameters name them
+    inputs: dict[str, Path]
+    outputs: dict[str, dict[str, str]]  # name -> address
+
+    def folder(self, address: Mapping[str, str]) -> Path:
+        """Return the folder of an address."""
+        return folder_of(self.storage, address)
+
+
+class _Variables:
+    """The variables, with the problems found in them."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+        self.problems: list[str] = []
+
+    def text(self, name: str) -> str:
+        """Return a variable that is needed."""
+        value = self._values.get(name, "")
+        if not value:
+            self.problems.append(f"{name} is not set")
+        return value
+
+    def below(self, prefix: str) -> dict[str, str]:
+        """Return the variables whose names have a prefix, without it."""
+        return {
+            name.removeprefix(prefix): value
+            for name, value in self._values.items()
+            if name.startswith(prefix) and value
+        }
+
+    def addresses(self, kind: str) -> dict[str, dict[str, str]]:
+        """Return the addresses of all inputs, or of all outputs."""
+        addresses = {}
+        for name, text in self.below(f"runtime.component.{kind}.").items():
+            try:
+                address = json.loads(text)
+                addresses[name] = {key: address[key] for key in ("namespace", "name")}
+            except (ValueError, KeyError, TypeError):
+                self.problems.append(f"runtime.component.{kind}.{name} is not an address")
+        return addresses
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the values of the parameters that the job sets."""
+        texts = self.below("runtime.component.parameter.")
+        return {name: parameter_value(text) for name, text in texts.items()}
+
+    def parties(self) -> dict[str, Party]:
+        """Return the parties by their names, such as guest.0.
+
+        FATE tells parties apart by role and node only, so a node can have a role once.
+        """
+        parties: dict[str, Party] = {}
+        for name, node in self.below("config.node_id.").items():
+            party = Party(name.partition(".")[0], node)
+            if party.role not in ROLES:
+                self.problems.append(f"FATE has no role {party.role!r}")
+            if party in parties.values():
+                self.problems.append(f"node {node} is {party.role} twice, as FATE cannot have it")
+            parties[name] = party
+        return parties
+
+
+def read_task(values: Mapping[str, str]) -> Task:
+    """Return the task that the variables describe. Raises `Unusable` with all problems."""
+    variables = _Variables(values)
+    parties = variables.parties()
+    parameters = variables.parameters()
+    columns = {name: str(parameters.pop(name)) for name in COLUMNS if name in parameters}
+    self_role = variables.text("config.self_role")
+    if self_role not in parties:
+        variables.problems.append(f"config.node_id.{self_role} is not set")
+    component = COMPONENTS.get(variables.text("runtime.component.name"))
+    if component is None:
+        variables.problems.append(f"runtime.component.name is none of {', '.join(COMPONENTS)}")
+    storage = variables.text("system.storage")
+    if not storage.startswith("file://"):
+        variables.problems.append("system.storage is not a folder, file://…")
+    root = Path(storage.removeprefix("file://"))
+    inputs = variables.addresses("input")
+    task_fields = {
+        "id": variables.text("config.task_id"),
+        "session": variables.text("config.session_id"),
+        "token": variables.text("config.token"),
+        "transport": variables.text("system.transport"),
+        "callback": variables.text("system.callback"),
+        "outputs": variables.addresses("output"),
+    }
+    if component is None or variables.problems:
+        raise Unusable(variables.problems)
+    return Task(
+        component=component,
+        own=parties[self_role],
+        parties=[parties[name] for name in sorted(parties, key=_place)],
+        storage=root,
+        self_role=self_role,
+        parameters=parameters,
+        columns=columns,
+        inputs={name: folder_of(root, address) for name, address in inputs.items()},
+        **task_fields,
+    )
+
+
+def folder_of(storage: Path, address: Mapping[str, str]) -> Path:
+    """Return the folder of an address in a storage."""
+    return storage / address["namespace"] / address["name"]
+
+
+def _place(party: str) -> tuple[int, int]:
+    """Return the place of a party among all: by role, then by number."""
+    role, _, number = party.partition(".")
+    return ROLES.index(role), int(number)
+
+
+def parameter_value(text: str) -> Any:
+    """Return a parameter's value: JSON or, where the text is none, the text itself."""
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def task_config(
+    task: Task,
+    scratch: Path,
+    schemas: Mapping[str, Any],
+    port: int,
+) -> dict[str, Any]:
+    """Return FATE's description of the task, for ``component execute --config``.
+
+    - ``schemas``: those of the inputs, which are in ``scratch`` as tables of FATE's
+    - ``port``: the relay's on loopback
+    """
+    return {
+        "task_id": task.id,
+        "party_task_id": f"{task.id}_{task.self_role}",
+        "task_name": task.component.name,
+        "component": task.component.name,
+        "role": task.own.role,
+        "party_id": task.own.node,
+        "stage": task.component.stage,
+        "parameters": task.parameters,
+        "input_artifacts": _input_artifacts(task, scratch, schemas),
+        "output_artifacts": _output_artifacts(task.component, scratch),
+        "conf": {
+            "device": {"type": "CPU", "metadata": {}},
+            "computing": {
+                "type": "standalone",
+                "metadata": {"computing_id": "fate", "options": {"data_dir": str(scratch)}},
+            },
+            "federation": {
+                "type": "osx",
+                "metadata": {
+                    "federation_id": task.session,
+                    "parties": {
+                        "local": task.own.in_fate(),
+                        "parties": [party.in_fate() for party in task.parties],
+                    },
+                    "osx_config": {"host": "127.0.0.1", "port": port},
+                },
+            },
+            "logger": {"config": LOGGING},
+        },
+    }
+
+
+def _input_artifacts(
+    task: Task,
+    scratch: Path,
+    schemas: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return FATE's names of the inputs, with their tables."""
+    tables = []
+    for name, schema in schemas.items():
+        source = {
+            "task_id": task.id,
+            "party_task_id": task.id,
+            "task_name": name,
+            "component": task.component.name,
+            "output_artifact_key": name,
+        }
+        tables.append(
+            {
+                "uri": table_uri(scratch, name),
+                "metadata": {"metadata": {"schema": schema}, "source": source},
+                "type_name": "dataframe",
+            }
+        )
+    if not tables:  # an arbiter has none
+        return {}
+    if task.component.takes_list:
+        return {task.component.data_input: tables}
+    return {task.component.data_input: tables[0]}
+
+
+def _output_artifacts(component: Component, scratch: Path) -> dict[str, Any]:
+    """Return FATE's names of the outputs, with the places where FATE is to write them."""
+    artifacts = {"metric": {"uri": f"file://{scratch}/report", "type_name": "json_metric"}}
+    if component.data_output:
+        artifacts[component.data_output] = {
+            "uri": table_uri(scratch, component.data_output),
+            "type_name": "dataframe",
+        }
+    if component.model_output:
+        artifacts[component.model_output] = {
+            "uri": f"file://{scratch}/model",
+            "type_name": "json_model",
+        }
+    return artifacts
+
+
+def table_uri(scratch: Path, name: str) -> str:
+    """Return the address of a table of FATE's."""
+    return f"standalone://{scratch}/tables/{name}"
+
+
+# FATE would otherwise log values of its tables, for debugging.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(levelname)s %(name)s: %(message)s"}},
+    "handlers": {
+        "console": {
+            "class": "logging.StreamHandler",
+            "formatter": "line",
+            "stream": "ext://sys.stdout",
+        }
+    },
+    "root": {"level": "INFO", "handlers": ["console"]},
+}
