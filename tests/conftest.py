@@ -160,6 +160,7 @@ CHECKS: dict[str, Callable[[], object]] = {
         _check_file, f".venv-secretflow/{_PACKAGES}/spu", "make .venv-secretflow/.done"
     ),
     "recorded_quotes": partial(_check_file, ".venv-quotes/sgx_quote", "make .venv-quotes/.done"),
+    "fate": partial(_check_file, f".venv-fate/{_PACKAGES}/fate", "make .venv-fate/.done"),
 }
 
 
