@@ -21,12 +21,13 @@ const OFFERS = {
 };
 
 export async function fillPage(body, { session, ids: [node], reload }) {
-  const [{ route, traffic, sending, receiving }, applications, grants, reports] = await Promise.all([
+  const [view, applications, grants, reports] = await Promise.all([
     get(`/api/v1/routes/${segment(node)}`),
     getAll("/api/v1/applications", "applications", { partner: node }),
     getAll("/api/v1/dataset-grants", "grants", { node }),
     getAll("/api/v1/partner-reports", "reports", { node }),
   ]);
+  const { route, traffic, sending, receiving } = view;
   const test = h("div");
   append(
     body,
