@@ -14,6 +14,8 @@ _OTHER_PAGES = (
     "SECURITY.md",
     "compose/README.md",
     "compose/README.zh-CN.md",
+    "examples/fate_vendor/README.md",
+    "examples/fate_vendor/README.zh-CN.md",
     "examples/reference_vendor/README.md",
     "examples/reference_vendor/README.zh-CN.md",
 )
