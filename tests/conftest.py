@@ -201,6 +201,7 @@ LONGEST = (
 SIGNS_OF_SHARING = ('scope="module"', "xdist_group", "NODE = NodeSetup", "shared_world")
 
 
+@pytest.hookimpl(trylast=True)  # the tests that ``-m`` leaves out need no services
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests without their services (in CI: fail), and order the others."""
     unusable = unusable_services(items)
