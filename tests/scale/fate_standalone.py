@@ -1,7 +1,8 @@
 """One party of a training that FATE runs by itself on one machine, without any node.
 
-Arguments: the party's role, the folder of its table, a folder that both parties share, and the
-folder for the guest's predictions.
+Arguments: the party's role, the folder of its table (none for an arbiter), a folder shared by all
+parties, and the folder for the party's outputs. The environment has a run's variables: parties,
+component and parameters.
 """
 
 import json
@@ -13,10 +14,6 @@ from fatevendor import execution, fate_tables
 from fatevendor.__main__ import start_workers
 from fatevendor.task import read_task, table_uri, task_config
 
-PARTIES = {
-    "config.node_id.guest.0": "9999",
-    "config.node_id.host.0": "10000",
-}
 NOT_USED = {
     "config.session_id": "standalone",
     "config.task_id": "standalone",
@@ -27,28 +24,30 @@ NOT_USED = {
 
 
 def main() -> None:
-    """Train as this party; the guest writes its predictions."""
-    role, table, shared, predictions = sys.argv[1:]
+    """Train as this party and write its outputs."""
+    role, table, shared, output = sys.argv[1:]
     data = Path(shared)
     scratch = data / role
     scratch.mkdir()
-    # Both parties have their tables in one folder, so the names differ.
-    address = json.dumps({"namespace": ".", "name": table})
     variables = {
-        **PARTIES,
         **NOT_USED,
-        **os.environ,  # with the training's parameters
+        **os.environ,
         "config.self_role": f"{role}.0",
         "system.storage": "file:///",
-        "runtime.component.name": "HeteroSecureBoost",
-        f"runtime.component.input.{role}_data": address,
+        "runtime.component.output.train_data": address_of(output, "train_data"),
+        "runtime.component.output.model": address_of(output, "model"),
     }
+    if Path(table).exists():
+        # All parties have their tables in one folder, so the names differ.
+        variables[f"runtime.component.input.{role}_data"] = address_of(".", table)
     task = read_task(variables)
     execution.pickle_enums_by_value()
     context = fate_tables.open_context(task.own, data)
-    ((name, folder),) = task.inputs.items()
-    schema = fate_tables.take_in(context, folder, table_uri(scratch, name), {})
-    config = task_config(task, scratch, {name: schema}, 0)
+    schemas = {
+        name: fate_tables.take_in(context, folder, table_uri(scratch, name), {})
+        for name, folder in task.inputs.items()
+    }
+    config = task_config(task, scratch, schemas, 0)
     config["conf"]["computing"]["metadata"] = {
         "computing_id": role,
         "options": {"data_dir": shared},
@@ -57,10 +56,12 @@ def main() -> None:
     federation["type"] = "standalone"
     del federation["metadata"]["osx_config"]
     written = execution.run_fate(config, scratch)
-    if role == "guest":
-        output = {"namespace": "", "name": ""}
-        record = written["data"]["train_output_data"]
-        fate_tables.give_out(context, record, Path(predictions), output)
+    execution.write_outputs(context, task, scratch, written)
+
+
+def address_of(namespace: str, name: str) -> str:
+    """Return a table's address in the form of a variable."""
+    return json.dumps({"namespace": namespace, "name": name})
 
 
 if __name__ == "__main__":

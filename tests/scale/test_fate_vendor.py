@@ -1,4 +1,4 @@
-"""FATE's published algorithms, unchanged, as the components of a job at two nodes.
+"""FATE's published algorithms, unchanged, as the components of a job at two or three nodes.
 
 They have an environment of their own (``make .venv-fate/.done``).
 """
@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import statistics
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,14 +28,33 @@ PYTHON = str(VENV / "bin" / "python")
 STANDALONE = Path(__file__).with_name("fate_standalone.py")
 RECEIVED = "bfia_channel_session_received_messages_total"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-TRAINING = {
+PROVIDER = {
+    "provider": "fate",
+    "version": "2.2.0",
+}
+PSI = "intersect_rsa_1"
+TRAINING = "training_1"
+EVALUATION = "evaluation_1"
+BOOSTING_PARAMETERS = {
     "num_trees": 1,
     "max_depth": 3,
     "learning_rate": 0.5,
 }
-PSI = "intersect_rsa_1"
-BOOSTING = "hetero_secureboost_1"
-EVALUATION = "evaluation_1"
+REGRESSION_PARAMETERS = {
+    "epochs": 2,
+    "init_param": {"method": "zeros", "fit_intercept": True},
+    "optimizer": {
+        "method": "sgd",
+        "penalty": "l2",
+        "alpha": 0.01,
+        "optimizer_params": {"lr": 0.5},
+    },
+}
+NODES = {
+    "guest": jobs.GUEST,
+    "host": jobs.HOST,
+    "arbiter": jobs.ARBITER,
+}
 
 
 @pytest.fixture
@@ -51,7 +71,7 @@ def image(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def federation(tmp_path: Path, image: str) -> Iterator[Federation]:
-    """Two nodes with the vendor and a party's table each."""
+    """Three nodes with the vendor; the guest's and the host's have a party's scaled table each."""
     (packages,) = (VENV / "lib").glob("python3*/site-packages")
     mounts = [
         {"source": str(packages), "target": "/site"},
@@ -61,41 +81,81 @@ def federation(tmp_path: Path, image: str) -> Iterator[Federation]:
         "kind": "docker",
         "docker": {"allow": {"fate": {"mounts": mounts}}},
     }
-    with Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], docker_engine) as federation:
-        for role, node_id in (("guest", jobs.GUEST), ("host", jobs.HOST)):
-            prepare(federation[node_id], role, image)
+    with Federation(tmp_path / "nodes", NODES.values(), docker_engine) as federation:
+        for node in federation.nodes.values():
+            register_vendor(node, image)
+        for role in ("guest", "host"):
+            upload_scaled(federation[NODES[role]], role, tmp_path)
         yield federation
 
 
-def prepare(node: Node, role: str, image: str) -> None:
-    """Register FATE's components at a node and upload its party's table."""
+def register_vendor(node: Node, image: str) -> None:
+    """Register FATE's components at a node."""
     node.storage.chmod(0o755)  # containers of Docker read it as another user
     provider = example("fate_vendor/register.json")
     provider["metadata"]["image"] = image
     node.register(provider)
-    jobs.upload(node, role)
 
 
-def fate_job() -> Any:
-    """Return the user's request with FATE's components, and an evaluation after the training."""
-    body = jobs.user_job(jobs.GUEST, jobs.HOST)
-    provider = {"provider": "fate", "version": "2.2.0"}
-    intersection, boosting = body["dag"]["components"]
-    intersection |= {"componentName": "PSI", **provider}
-    boosting |= {**provider, "output": [jobs.TABLE, jobs.MODEL, jobs.REPORT]}
+def upload_scaled(node: Node, role: str, folder: Path) -> None:
+    """Upload a party's table with scaled features: a regression on others diverges."""
+    rows = rows_of(table_of(role))
+    for column in rows[0].keys() - {"id", "y"}:
+        values = [float(row[column]) for row in rows]
+        mean = statistics.fmean(values)
+        deviation = statistics.pstdev(values)
+        for row, value in zip(rows, values, strict=True):
+            row[column] = str((value - mean) / deviation)
+    file = folder / f"{role}.csv"
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    meta = {"label_name": "y"} if role == "guest" else {}
+    node.upload(file, "testspace", f"test_{role}", meta=meta)
+
+
+def table_of(role: str) -> str:
+    """Return a party's table of the user's example."""
+    return (jobs.DATA / f"breast_hetero_{role}.csv").read_text(encoding="utf-8")
+
+
+def fate_job(training: str, parameters: dict[str, Any]) -> Any:
+    """Return the user's request with FATE's components.
+
+    ``training``: the component between the PSI and the evaluation
+    """
+    body = jobs.align_job(jobs.GUEST, jobs.HOST)
+    (intersection,) = body["dag"]["components"]
+    intersection |= {"componentName": "PSI", **PROVIDER}
+    trained = {
+        "name": TRAINING,
+        "componentName": training,
+        **PROVIDER,
+        "input": [{"type": "dataset", "key": f"{PSI}.train_data"}],
+        "output": [jobs.TABLE, jobs.MODEL, jobs.REPORT],
+    }
     evaluation = {
         "name": EVALUATION,
         "componentName": "Evaluation",
-        **provider,
-        "input": [{"type": "dataset", "key": f"{BOOSTING}.data0"}],
+        **PROVIDER,
+        "input": [{"type": "dataset", "key": f"{TRAINING}.data0"}],
         "output": [jobs.REPORT],
     }
-    body["dag"]["components"].append(evaluation)
+    body["dag"]["components"] += [trained, evaluation]
     body["config"]["task_params"]["common"] = {
         PSI: {},
-        BOOSTING: TRAINING,
+        TRAINING: parameters,
         EVALUATION: {"metrics": ["auc"]},
     }
+    return body
+
+
+def regression_job() -> Any:
+    """Return a job with FATE's logistic regression: guest, host and arbiter at a node each."""
+    body = fate_job("HeteroLR", REGRESSION_PARAMETERS)
+    body["config"]["role"]["arbiter"] = [jobs.ARBITER]
+    body["config"]["job_params"]["arbiter"] = {"0": {"resources": jobs.ALL_RESOURCES}}
     return body
 
 
@@ -112,7 +172,7 @@ def kill_during_the_training(node: Node, job_id: str) -> None:
     def trains() -> bool:
         job = node.job(job_id)
         assert not job.get("outcome"), f"{job['failure']}\n{node.run_logs()}"
-        return any(run["status"] == "RUNNING" for run in node.runs_of(job_id, BOOSTING))
+        return any(run["status"] == "RUNNING" for run in node.runs_of(job_id, TRAINING))
 
     wait_for(trains, 900, about="the training runs")
     before = received_messages(node)
@@ -136,31 +196,69 @@ def ids_of(text: str) -> set[str]:
     return {row["id"] for row in rows_of(text)}
 
 
-def train_standalone(home: Path, tables: dict[str, str]) -> str:
-    """Let FATE train by itself on the parties' tables; return the guest's predictions."""
-    parameters = {
-        f"runtime.component.parameter.{name}": str(value) for name, value in TRAINING.items()
+def common_rows(federation: Federation, job_id: str) -> dict[str, str]:
+    """Return the output tables of a job's PSI, by role."""
+    return {
+        role: output_of(federation[NODES[role]], job_id, f"{PSI}/{role}.0/train_data")
+        for role in ("guest", "host")
     }
+
+
+def train_standalone(
+    home: Path,
+    training: str,
+    parameters: dict[str, Any],
+    tables: dict[str, str],
+) -> Path:
+    """Let FATE train by itself on the parties' tables, by role; an arbiter's is empty.
+
+    Returns the folder with the outputs of each role.
+    """
+    variables = {"runtime.component.name": training}
+    for name, value in parameters.items():
+        variables[f"runtime.component.parameter.{name}"] = json.dumps(value)
+    for role in tables:
+        variables[f"config.node_id.{role}.0"] = NODES[role]
     shared = home / "shared"
     shared.mkdir(parents=True)
-    predictions = home / "predictions"
+    outputs = home / "outputs"
     parties = []
     for role, text in tables.items():
         folder = home / role
-        folder.mkdir()
-        (folder / "data_0").write_text(text, encoding="utf-8")
-        (folder / "metadata").write_text("{}", encoding="utf-8")
+        if text:
+            folder.mkdir()
+            (folder / "data_0").write_text(text, encoding="utf-8")
+            (folder / "metadata").write_text("{}", encoding="utf-8")
         with (home / f"{role}.log").open("wb") as log:
             party = subprocess.Popen(
-                [PYTHON, str(STANDALONE), role, str(folder), str(shared), str(predictions)],
-                env=os.environ | ONE_THREAD | parameters | {"PYTHONPATH": str(VENDOR)},
+                [PYTHON, str(STANDALONE), role, str(folder), str(shared), str(outputs / role)],
+                env=os.environ | ONE_THREAD | variables | {"PYTHONPATH": str(VENDOR)},
                 stdout=log,
                 stderr=log,
             )
         parties.append(party)
     codes = [party.wait(600) for party in parties]
-    assert codes == [0, 0], (home / "guest.log").read_text(errors="replace")[-3000:]
-    return (predictions / "data_0").read_text(encoding="utf-8")
+    assert codes == [0] * len(tables), (home / "guest.log").read_text(errors="replace")[-3000:]
+    return outputs
+
+
+def text_of(outputs: Path, role: str, output: str) -> str:
+    """Return an output of a party of FATE's own run."""
+    return (outputs / role / output / "data_0").read_text(encoding="utf-8")
+
+
+def weights_of(model: str) -> dict[str, float]:
+    """Return the weights in a party's part of FATE's logistic regression, by column.
+
+    The guest's part also has an intercept.
+    """
+    estimator = json.loads(model)["data"]["estimator"]
+    parameters = estimator["param"]
+    values = [value for (value,) in parameters["coef_"]]
+    weights = dict(zip(estimator["header"], values, strict=True))
+    if parameters["intercept_"]:
+        (weights["intercept"],) = parameters["intercept_"]
+    return weights
 
 
 def auc_of(predictions: str) -> float:
@@ -175,30 +273,60 @@ def auc_of(predictions: str) -> float:
     return in_order / (len(scores["0"]) * len(scores["1"]))
 
 
+def evaluated_auc(node: Node, job_id: str) -> Any:
+    """Return the AUC in the report of FATE's evaluation."""
+    (evaluation,) = json.loads(output_of(node, job_id, f"{EVALUATION}/guest.0/report0"))
+    (auc,) = evaluation["data"]["train_data"]["train_set"]
+    assert auc["metric"] == "auc"
+    return auc["val"]
+
+
 @pytest.mark.timeout(1800)
 def test_fate_trains_over_a_killed_gateway_as_it_does_alone(federation, tmp_path):
-    """PSI, training and evaluation by FATE: ids, scores and AUC are those of its own run."""
+    """PSI, training and evaluation by FATE: ids, scores and AUC are as in its own run."""
     guest = federation[jobs.GUEST]
-    host = federation[jobs.HOST]
-    job_id = guest.submit(fate_job())
-    kill_during_the_training(host, job_id)
+    job_id = guest.submit(fate_job("HeteroSecureBoost", BOOSTING_PARAMETERS))
+    kill_during_the_training(federation[jobs.HOST], job_id)
     guest.wait_job(job_id, 900)
 
-    tables = {
-        "guest": output_of(guest, job_id, f"{PSI}/guest.0/train_data"),
-        "host": output_of(host, job_id, f"{PSI}/host.0/train_data"),
-    }
-    uploaded = [
-        (jobs.DATA / f"breast_hetero_{role}.csv").read_text(encoding="utf-8") for role in tables
-    ]
-    common_ids = set.intersection(*map(ids_of, uploaded))
+    tables = common_rows(federation, job_id)
+    common_ids = set.intersection(*(ids_of(table_of(role)) for role in tables))
     assert [ids_of(table) for table in tables.values()] == [common_ids] * 2
 
-    predictions = output_of(guest, job_id, f"{BOOSTING}/guest.0/data0")
-    assert predictions == train_standalone(tmp_path / "standalone", tables)
+    predictions = output_of(guest, job_id, f"{TRAINING}/guest.0/data0")
+    outputs = train_standalone(
+        tmp_path / "standalone",
+        "HeteroSecureBoost",
+        BOOSTING_PARAMETERS,
+        tables,
+    )
+    assert predictions == text_of(outputs, "guest", "train_data")
 
-    report = json.loads(output_of(guest, job_id, f"{EVALUATION}/guest.0/report0"))
-    (evaluation,) = report
-    (auc,) = evaluation["data"]["train_data"]["train_set"]
-    assert auc == {"metric": "auc", "val": pytest.approx(auc_of(predictions))}
-    assert auc["val"] > 0.97
+    auc = evaluated_auc(guest, job_id)
+    assert auc == pytest.approx(auc_of(predictions))
+    assert auc > 0.97
+
+
+@pytest.mark.timeout(1800)
+def test_fate_regresses_with_an_arbiter_as_it_does_alone(federation, tmp_path):
+    """Guest, host and arbiter at three nodes: the weights are as in FATE's own run."""
+    guest = federation[jobs.GUEST]
+    job_id = guest.submit(regression_job())
+    guest.wait_job(job_id, 900)
+
+    outputs = train_standalone(
+        tmp_path / "standalone",
+        "HeteroLR",
+        REGRESSION_PARAMETERS,
+        common_rows(federation, job_id) | {"arbiter": ""},
+    )
+    for role in ("guest", "host"):
+        model = output_of(federation[NODES[role]], job_id, f"{TRAINING}/{role}.0/model0")
+        weights = weights_of(model)
+        standalone = weights_of(text_of(outputs, role, "model"))
+        assert weights == pytest.approx(standalone, abs=1e-6)
+
+    predictions = output_of(guest, job_id, f"{TRAINING}/guest.0/data0")
+    auc = evaluated_auc(guest, job_id)
+    assert auc == pytest.approx(auc_of(predictions))
+    assert auc > 0.97
