@@ -56,7 +56,8 @@ function overview(provider, path, session, reload) {
 }
 
 function attestationText(platform) {
-  return platform ? `${platform}: ${translate("no platform verified")}` : translate("no report");
+  if (!platform) return translate("no platform demanded");
+  return `${platform}: ${translate("no platform verified")}`;
 }
 
 function extraRights(granted) {
