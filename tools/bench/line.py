@@ -36,7 +36,6 @@ _CHAIN = 5  # tasks
 _JOBS = 5
 _REST_SECONDS = 30.0
 _CUT_SECONDS = 30.0
-_CUT_AFTER = 2.0  # seconds of a message
 
 
 @part(
@@ -131,10 +130,14 @@ def _cut(
     usual: float,
     emulated: LongLine,
 ) -> list[str]:
-    """Return the row of a message during which the line is cut."""
+    """Return the row of a message in the middle of which the line is cut.
+
+    ``usual``: seconds of such a message without a cut.
+    """
+    middle = usual / 2
     timers = [
-        threading.Timer(_CUT_AFTER, emulated.cut),
-        threading.Timer(_CUT_AFTER + _CUT_SECONDS, emulated.restore),
+        threading.Timer(middle, emulated.cut),
+        threading.Timer(middle + _CUT_SECONDS, emulated.restore),
     ]
     for timer in timers:
         timer.start()
@@ -143,6 +146,8 @@ def _cut(
         size,
         1,
     )
+    for timer in timers:
+        timer.join()
     cost = seconds - usual - _CUT_SECONDS
     return [f"a cut of {_CUT_SECONDS:.0f} s", f"{seconds:.1f} s", f"{cost:+.1f} s besides the cut"]
 
