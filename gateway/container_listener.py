@@ -13,7 +13,7 @@ from collections.abc import Callable
 import structlog
 
 from engines.base import BridgedEngine, Engine, EngineError
-from gateway.config.schema import Listener
+from gateway.config.schema.listeners import Listener
 from gateway.errors import EngineFailed
 from gateway.http.server import bound, host_of, port_of
 

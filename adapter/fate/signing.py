@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Mapping
 
-from gateway.config.jobs import FateApp, FateSite
+from gateway.config.schema.partners import FateApp, FateSite
 from gateway.domain.spec import NodeId
 from gateway.errors import NotAllowed
 from gateway.identity.signatures import UsedSignatures

@@ -12,8 +12,8 @@ from engines.process.engine import this_machine
 from engines.registry.names import PullRules
 from engines.swarm import SwarmEngine, SwarmOptions
 from gateway.bootstrap.parts import cluster_options
-from gateway.config.engine import DockerEngineSettings, NamedEngine, SwarmEngineSettings
 from gateway.config.schema import Settings
+from gateway.config.schema.engine import DockerEngineSettings, NamedEngine, SwarmEngineSettings
 
 # Network namespaces prepared for each core of a daemon: more would slow the runs down.
 SANDBOXES_PER_CORE = 2

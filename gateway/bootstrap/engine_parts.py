@@ -7,14 +7,14 @@ from engines.base import Engine
 from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine
 from gateway.bootstrap.parts import cluster_options, instance_of
-from gateway.config.engine import (
+from gateway.config.schema import Settings
+from gateway.config.schema.engine import (
     DockerEngineSettings,
     KubernetesEngineSettings,
     MainEngine,
     NamedEngine,
     SwarmEngineSettings,
 )
-from gateway.config.schema import Settings
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 

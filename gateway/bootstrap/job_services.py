@@ -14,7 +14,7 @@ from gateway.bootstrap.foundation import Foundation, Registries
 from gateway.bootstrap.late import LateServices
 from gateway.bootstrap.peer_services import PeerServices
 from gateway.bootstrap.run_services import RunServices
-from gateway.config.attestation import policies_of, software_keys_of
+from gateway.config.schema.tee import policies_of, software_keys_of
 from gateway.data.combined_storage import Storages
 from gateway.data.workspace import check_storage, try_to_write
 from gateway.domain.spec import NodeId

@@ -17,8 +17,8 @@ import structlog
 from adapter.bfia.connections import LONGEST_CONNECT
 from adapter.bfia.peer import LONGEST_CALL
 from gateway.config.schema import Settings
+from gateway.config.schema.storage import RemoteSettings
 from gateway.config.secrets import storage_password
-from gateway.config.values import RemoteSettings
 from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FileStorage
 from gateway.data.remote import Remote

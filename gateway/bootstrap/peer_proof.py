@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from gateway.config.schema import PeerListener, Settings
+from gateway.config.schema import Settings
+from gateway.config.schema.listeners import PeerListener
 from gateway.config.values import is_loopback
 from route_table import proof
 from route_table.model import DEFAULT_ENTRY, Route

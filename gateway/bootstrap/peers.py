@@ -23,8 +23,8 @@ from adapter.fate.signing import REMEMBERED_SECONDS
 from adapter.fate.signing import Signatures as FateSignatures
 from adapter.fate.words import PROTOCOL
 from gateway.auth import RunTokens, origin
-from gateway.config import schema
 from gateway.config.schema import Settings
+from gateway.config.schema.listeners import Node
 from gateway.config.secrets import fate_sites
 from gateway.domain import run as domain_run
 from gateway.domain.run import LocalJob, Run
@@ -226,7 +226,7 @@ class PeerTable:
 
     def __init__(
         self,
-        this_node: schema.Node,
+        this_node: Node,
         routes: LiveRoutes,
         vouched: Callable[[NodeId], Mapping[str, tuple[str, ...]]],
         jobs_of_task: Callable[[str], Iterable[str]],

@@ -19,7 +19,8 @@ from engines.docker.client import Client
 from engines.process.engine import this_machine
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed
 from gateway.cli.language import language_in_use, t
-from gateway.config.schema import PeerListener, Settings
+from gateway.config.schema import Settings
+from gateway.config.schema.listeners import PeerListener
 from gateway.config.values import DEFAULT_STORAGE
 from gateway.data.reading import nearest_existing
 from gateway.domain.amounts import GIB

@@ -10,9 +10,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from gateway.config.anchoring import anchored
-from gateway.config.engine import EngineSettings
 from gateway.config.origins import origin_of
-from gateway.config.schema import Node, Settings
+from gateway.config.schema import Settings
+from gateway.config.schema.engine import EngineSettings
+from gateway.config.schema.listeners import Node
 from gateway.config.values import without_password
 
 MASKED = "***"  # shown in place of a secret

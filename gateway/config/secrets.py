@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from gateway.config.jobs import FateApp, FateSite
 from gateway.config.origins import origin_of
-from gateway.config.schema import MIN_TOKEN_LENGTH, PREFIX, Oidc, Settings, WebhookSettings
+from gateway.config.schema import PREFIX, Settings
+from gateway.config.schema.access import MIN_TOKEN_LENGTH, Oidc
+from gateway.config.schema.events import WebhookSettings
+from gateway.config.schema.partners import FateApp, FateSite
 from gateway.config.secret_command import MAX_SECRET_BYTES, CommandFailed, secret_printed_by
 from gateway.data.reading import NotFit, read_bounded
 from gateway.domain.problems import Problem

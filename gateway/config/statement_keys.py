@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.config.identity import StatementsKey, TokenSettings
 from gateway.config.schema import Settings
+from gateway.config.schema.identity import StatementsKey, TokenSettings
 from gateway.config.secret_command import CommandFailed, secret_printed_by
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, SigningFailed

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
-from gateway.config.values import PeerTls
+from gateway.config.schema.listeners import PeerTls
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from route_table import certificates

@@ -1,15 +1,14 @@
-"""Types of single settings with their checks: addresses, ids, secrets, storages, TLS files."""
+"""Types of single settings with their checks: addresses, ids, secrets, names."""
 
 import ipaddress
 import re
-from pathlib import Path
-from typing import Annotated, Literal
-from urllib.parse import SplitResult, urlsplit
+from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 from gateway.domain.events import NAMES
-from route_table.model import NODE_ID, Identity, switch_word
+from route_table.model import NODE_ID, switch_word
 from route_table.model import NODE_RULE as RULE_OF_NODES
 from route_table.proxies import HOST_RULE, PROXY_RULE, is_host, is_proxy
 from route_table.rates import read_rate
@@ -160,7 +159,7 @@ def _check_server(url: str) -> None:
     """Raise `ValueError` for any address that is not one of a server with all its parts."""
     scheme, _, rest = url.partition("://")
     is_server = scheme in _SERVERS
-    is_complete = _is_complete(url)
+    is_complete = is_complete_url(url)
     if is_server:
         require(not _is_badly_encoded(rest, is_complete), _ENCODED)
     require(
@@ -170,7 +169,7 @@ def _check_server(url: str) -> None:
     )
 
 
-def _is_complete(url: str) -> bool:
+def is_complete_url(url: str) -> bool:
     """Return whether an address has a host and a path, and its port, if any, is possible."""
     try:
         parts = urlsplit(url)
@@ -220,7 +219,7 @@ def _storage_name(value: str) -> str:
 def _token(value: str) -> str:
     """Refuse the placeholder of the example configuration as a token.
 
-    The length is checked by `gateway.config.schema.Auth`.
+    The length is checked by `gateway.config.schema.access.Auth`.
     """
     require(
         not value.lower().startswith("change-me"),
@@ -293,208 +292,3 @@ def without_password(url: str) -> str:
     # "user:password" without an @, unless the part after the colon is a port.
     without_any = re.sub(r"://([^/?@:]*):(?![0-9]+([/?]|$))[^/?@]*", r"://\1:***", without_user)
     return re.sub(r"(?s)\?.*", "?***", without_any)
-
-
-# Usual ports of each kind of storage: without TLS, with TLS.
-_PORTS = {
-    "s3": (80, 443),
-    "hdfs": (8020, 8020),
-}
-# The path of an address of S3: a bucket's name by Amazon's rules, and perhaps a final slash.
-_BUCKET = r"/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?"
-
-
-def _storage_url(value: str) -> str:
-    """Check the address of a storage elsewhere; user and password have settings of their own."""
-    parts = urlsplit(value)
-    is_usable = parts.scheme in _PORTS and _is_complete(value)
-    has_more = any([parts.query, parts.username])
-    require(
-        is_usable and not has_more,
-        "must read s3://host:port/bucket or hdfs://host:port/folder",
-    )
-    if parts.scheme == "s3":
-        require(
-            re.fullmatch(_BUCKET, parts.path),
-            "must name a bucket and nothing below it: s3://host:port/bucket",
-        )
-    return value
-
-
-def _data_node(value: str) -> str:
-    """Check the address, or the range of IPv4 addresses, of DataNodes with their port.
-
-    A single address may also be a name, so only a range is checked for its form.
-    """
-    host, _, port = value.rpartition(":")
-    try:
-        is_port = 0 < int(port) <= LARGEST_PORT
-        if "/" in host:
-            # strict=False: 10.0.8.1/24 is accepted for 10.0.8.0/24
-            ipaddress.IPv4Network(host, strict=False)
-    except ValueError:
-        is_port = False
-    require(
-        is_port and host,
-        "must read address:port or addresses/bits:port, such as 10.0.8.0/24:9866",
-    )
-    return value
-
-
-DataNode = Annotated[str, AfterValidator(_data_node)]
-
-
-class RemoteSettings(Section):
-    """A storage elsewhere."""
-
-    url: Annotated[str, AfterValidator(_storage_url)] = Field(
-        description="s3://host:port/bucket or hdfs://host:port/folder.",
-        examples=["s3://10.0.0.5:9000/joint"],
-    )
-    username: str = Field(default="", description="Access key of S3; user of HDFS.")
-    password: str = Field(
-        default="",
-        description="Secret key of S3; only by the environment, else password_file or "
-        "password_command.",
-    )
-    password_file: Path | None = Field(
-        default=None,
-        description=FILE_OF_SECRET,
-    )
-    password_command: list[str] = Field(
-        default_factory=list,
-        description=COMMAND_OF_SECRET,
-    )
-    tls: bool = Field(default=False, description="S3 by https.")
-    region: str = Field(
-        default="us-east-1", description="Region of S3; most servers of one's own ignore it."
-    )
-    addressing: Literal["auto", "path", "virtual"] = Field(
-        default="auto",
-        description="Where S3 has the bucket: path: host/bucket, virtual: bucket.host, as OSS, COS "
-        "and OBS want it; auto: path, unless the server says that it takes virtual only.",
-    )
-    role: str = Field(
-        default="",
-        description="Role of S3 that the node assumes for each run, so that the run gets "
-        "credentials that end and open nothing but its inputs and outputs; empty: see share_key.",
-    )
-    share_key: bool = Field(
-        default=False,
-        description="Whether runs without credentials of their own (S3 without role, HDFS) get the "
-        "node's, which open the whole storage; false: such runs are refused "
-        "(STORAGE_KEY_NOT_SHARED).",
-    )
-
-    principal: str = Field(
-        default="",
-        description="Kerberos principal of this node at HDFS; with keytab and web, each run gets a "
-        "delegation token of its own.",
-        examples=["bfia/gw.bank.example@BANK.EXAMPLE"],
-    )
-    keytab: Path | None = Field(
-        default=None,
-        description="File with the key of that principal, of mode 0600.",
-    )
-    web: HttpUrl | None = Field(
-        default=None,
-        description="Address of WebHDFS at the NameNode, where the node gets delegation tokens.",
-        examples=["http://namenode.bank.example:9870"],
-    )
-
-    datanodes: list[DataNode] = Field(
-        default_factory=list,
-        description="Addresses of the DataNodes, as address:port or addresses/bits:port: "
-        "containers on Docker's closed network can reach these and the NameNode.",
-        examples=[["10.0.8.0/24:9866"]],
-    )
-
-    @model_validator(mode="after")
-    def _fits_kind(self) -> "RemoteSettings":
-        """Check the settings of S3 and of HDFS, which have only the address and user in common.
-
-        S3 needs an access key.
-        """
-        require_one_source(self, "password")
-        has_secret = any([self.password, self.password_file, self.password_command])
-        if self.kind == "s3":
-            require(
-                self.username and has_secret,
-                "s3 needs username, and password_file or password_command (or password by the "
-                "environment)",
-            )
-            settings_of_hdfs = [self.datanodes, *self._kerberos]
-            require(
-                not any(settings_of_hdfs),
-                "s3 has no datanodes, principal, keytab and web",
-            )
-        else:
-            settings_of_s3 = [has_secret, self.role, self.tls, self.addressing != "auto"]
-            require(
-                not any(settings_of_s3),
-                "hdfs takes url, username, share_key, datanodes, principal, keytab and web only",
-            )
-            require(
-                all(self._kerberos) or not any(self._kerberos),
-                "principal, keytab and web belong together",
-            )
-        return self
-
-    @property
-    def _kerberos(self) -> list[object]:
-        """The settings of HDFS with Kerberos."""
-        return [self.principal, self.keytab, self.web]
-
-    @property
-    def user(self) -> str:
-        """The user of HDFS: by default, the principal's name without host and realm."""
-        return self.username or re.split("[/@]", self.principal)[0]
-
-    @property
-    def serves_runs(self) -> bool:
-        """Whether runs get credentials: each its own, or all the node's."""
-        return any([self.role, self.principal, self.share_key])
-
-    @property
-    def parts(self) -> SplitResult:
-        """The parsed address."""
-        return urlsplit(self.url)
-
-    @property
-    def kind(self) -> str:
-        """The kind of storage: s3 or hdfs."""
-        return self.parts.scheme
-
-    @property
-    def port(self) -> int:
-        """The port; without one in the address, the usual one of the kind."""
-        plain, encrypted = _PORTS[self.kind]
-        if self.tls:
-            return self.parts.port or encrypted
-        return self.parts.port or plain
-
-
-class PeerTls(Section):
-    """PEM files; they are read at the start."""
-
-    certificate: Path = Field(description="PEM file of this node's certificate, with its chain.")
-    key: Path = Field(description="PEM file of its key, without a password.")
-    client_ca: Path | None = Field(
-        default=None,
-        description="PEM file of the authorities of peers' certificates; null: peers need not show "
-        "one.",
-    )
-
-    revoked: Path | None = Field(
-        default=None,
-        description="File of revocation lists signed by client_ca, PEM or DER; read again when it "
-        "changes.",
-    )
-
-    @property
-    def identity(self) -> Identity:
-        """The files in the type that routes use, whose checks of certificates apply here, too."""
-        authorities = None
-        if self.client_ca is not None:
-            authorities = str(self.client_ca)
-        return Identity(authorities, str(self.certificate), str(self.key))

@@ -24,7 +24,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet, import_key
 
 from gateway.auth import LoginRefused, Role
-from gateway.config.schema import Oidc
+from gateway.config.schema.access import Oidc
 from gateway.config.values import is_https_or_local
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid

@@ -22,7 +22,8 @@ from starlette.types import Scope
 from gateway.admin.deps import Empty, Reply, api_router, service
 from gateway.admin.responses import node as responses
 from gateway.auth import OPENID_PREFIX, LoginRefused, digest, new_token, openid_token_name
-from gateway.config.schema import Node, Settings
+from gateway.config.schema import Settings
+from gateway.config.schema.listeners import Node
 from gateway.http.guard import OIDC, Record, cookie_name
 from gateway.ports import Clock
 from gateway.store.repositories import SqlTokens

@@ -1,8 +1,8 @@
 """Checks whether this node can verify the attestation reports that its settings demand."""
 
 from gateway.attestation.verifiers import has_dcap
-from gateway.config.attestation import software_keys_of
 from gateway.config.schema import Settings
+from gateway.config.schema.tee import software_keys_of
 from gateway.domain.attestation import SGX, SOFTWARE, TDX
 from gateway.errors import Invalid
 from gateway.runtime import trials

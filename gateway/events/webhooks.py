@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import structlog
 
-from gateway.config.schema import WebhookSettings
+from gateway.config.schema.events import WebhookSettings
 from gateway.config.values import without_password
 from gateway.events.feed import Event, Feed
 from gateway.ports import Clock

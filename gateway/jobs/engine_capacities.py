@@ -19,9 +19,9 @@ import structlog
 
 from engines.base import Capacity, Engine, EngineError
 from engines.process.engine import this_machine
-from gateway.config.engine import NamedEngine
-from gateway.config.jobs import ResourceSettings
 from gateway.config.schema import Settings
+from gateway.config.schema.engine import NamedEngine
+from gateway.config.schema.jobs import ResourceSettings
 from gateway.data.reading import nearest_existing
 from gateway.domain import resources
 from gateway.domain.amounts import CORE, GIB, Amounts

@@ -18,7 +18,7 @@ from engines.base import (
     labels,
 )
 from engines.multi import SeveralEngines
-from gateway.config.engine import Allowance
+from gateway.config.schema.engine import Allowance
 from gateway.data.workspace import DiskWatch, Placement, Workspace
 from gateway.domain import approval
 from gateway.domain.attestation import Attestation, run_binding

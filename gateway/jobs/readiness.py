@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engines.base import Engine, EngineDown, EngineError, ImageNotFound, NoSpace
-from gateway.config.engine import DockerEngineSettings
+from gateway.config.schema.engine import DockerEngineSettings
 from gateway.domain.dry_run import Item, Standing, fine, problem
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError, StorageFailed

@@ -18,7 +18,7 @@ from engines import files
 from engines.base import Engine, EngineError
 from gateway.broker.broker import Broker
 from gateway.broker.journal import folder_name
-from gateway.config.jobs import Retention
+from gateway.config.schema.jobs import Retention
 from gateway.data import file_storage
 from gateway.data.combined_storage import Storages
 from gateway.domain.checkpoints import superseded

@@ -28,7 +28,7 @@ from gateway.jobs.permit_holdings import DatasetUse, PermitHoldings
 from gateway.ports import Clock
 from gateway.store.applications import SqlApplications
 
-# The requirements for jobs with other nodes: see ``TrustSettings`` in `gateway.config.jobs`.
+# The requirements for jobs with other nodes: see `gateway.config.schema.partners.TrustSettings`.
 Level = Literal["open", "known", "contract", "permit"]
 
 _JOB_LEVEL = 2  # level of a job's permit in the header, the same as a flow's

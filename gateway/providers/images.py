@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from engines.base import Engine, EngineError, ImageMetadata, SignatureInvalid
-from gateway.config.engine import SignatureRule
+from gateway.config.schema.engine import SignatureRule
 from gateway.data.reading import MIB, read_bounded
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid

@@ -13,7 +13,7 @@ from typing import Any
 
 from anyio import CapacityLimiter
 
-from gateway.config.engine import Allowance
+from gateway.config.schema.engine import Allowance
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused

@@ -1,6 +1,6 @@
 """Rights of a provider's containers beyond the usual ones."""
 
-from gateway.config.engine import Allowance
+from gateway.config.schema.engine import Allowance
 
 
 def rights_in_words(allowance: Allowance) -> tuple[str, ...]:

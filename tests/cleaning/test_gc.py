@@ -9,7 +9,7 @@ from dataclasses import replace
 from adapter.bfia.environment import session_id
 from engines.base import EngineDown, LaunchSpec, labels
 from gateway.bootstrap.parts import Pace
-from gateway.config.jobs import Retention
+from gateway.config.schema.jobs import Retention
 from gateway.data.file_storage import STAGING_FOLDER, Staging
 from gateway.domain.run import Address
 from gateway.domain.spec import Ending

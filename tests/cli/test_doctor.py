@@ -22,8 +22,8 @@ from engines.base import RULES_CREATED_AT_START, Capacity, Engine, Isolation, Pu
 from engines.kubernetes import KubernetesEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap import engine_parts
-from gateway.config.engine import NamedEngine
 from gateway.config.loader import load
+from gateway.config.schema.engine import NamedEngine
 from gateway.diagnostics.doctor import look
 from gateway.diagnostics.network import routes_of
 from gateway.domain.resources import GIB

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from gateway.config.attestation import TeePolicy, TeeSettings
+from gateway.config.schema.tee import TeePolicy, TeeSettings
 from gateway.diagnostics.attestation import reports_of
 from gateway.runtime.trials import Result
 from tests.trust.software_tee import SoftwareTee, policy

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from gateway.config.schema import Oidc
+from gateway.config.schema.access import Oidc
 from gateway.console.oidc import Provider
 from tests.services import openid
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from gateway.admin.deps import provide
 from gateway.auth import LoginRefused, Role
-from gateway.config.schema import Auth, Oidc
+from gateway.config.schema.access import Auth, Oidc
 from gateway.console.oidc import CALLBACK_PATH, Provider
 from gateway.console.session import Logins, oidc_router
 from gateway.errors import Invalid

@@ -13,7 +13,7 @@ from engines.base import EngineError, ImageMetadata, PullFailed
 from engines.registry import client as registries
 from engines.registry.logins import Login
 from engines.registry.names import ImageName, PullRules
-from gateway.config.engine import SignatureRule
+from gateway.config.schema.engine import SignatureRule
 from gateway.errors import Invalid, Refused
 from gateway.providers.images import Images, SignaturePolicy, load_signers
 from gateway.providers.registration import Providers, Requester

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import yaml
 
-from gateway.config.jobs import FateApp
+from gateway.config.schema.partners import FateApp
 from tests.e2e.nodes import ROOT, free_ports, wait_for
 from tests.plain import NO_TLS
 

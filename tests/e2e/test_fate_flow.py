@@ -16,8 +16,8 @@ import pytest
 
 from adapter.bfia.examples import A_PROVIDER
 from adapter.fate.signing import Signatures
-from gateway.config.jobs import FateApp
-from gateway.config.jobs import FateSite as SiteSettings
+from gateway.config.schema.partners import FateApp
+from gateway.config.schema.partners import FateSite as SiteSettings
 from tests.e2e.fate_pair import CAREFUL, ENDED, OURS, PARTNER, SUCCEEDED, THEIRS, Pair, ShownJob
 from tests.e2e.fate_site import PYTHON, FateSite
 from tests.e2e.jobs import SCHEDULE, STOP, job_of

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.config.schema import WebhookSettings as Hook
+from gateway.config.schema.events import WebhookSettings as Hook
 from gateway.domain.events import KINDS
 from gateway.domain.spec import Note
 from gateway.errors import Invalid

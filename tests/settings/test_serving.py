@@ -21,7 +21,7 @@ from engines.docker import ContainerdEngine
 from gateway.bootstrap import engine_parts, parts
 from gateway.bootstrap.node import Gateway, check_route_file
 from gateway.config.loader import load
-from gateway.config.schema import Listener
+from gateway.config.schema.listeners import Listener
 from gateway.container_listener import ContainerListener
 from gateway.errors import EngineFailed, Invalid
 from gateway.http.listening_file import claim

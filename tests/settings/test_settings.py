@@ -23,12 +23,13 @@ from gateway.bootstrap.engine_parts import (
 )
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace, url_for_gateways
-from gateway.config.engine import Allowance, ExtraMount
 from gateway.config.loader import REMOVED, load
 from gateway.config.report import effective
 from gateway.config.schema import Settings
+from gateway.config.schema.engine import Allowance, ExtraMount
+from gateway.config.schema.listeners import PeerTls
 from gateway.config.tls import problems
-from gateway.config.values import PeerTls, without_password
+from gateway.config.values import without_password
 from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, Invalid
 from gateway.store.database import open_database

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.config.attestation import policies_of, software_keys_of
 from gateway.config.loader import load
+from gateway.config.schema.tee import policies_of, software_keys_of
 from gateway.errors import Invalid
 from tests.trust.software_tee import SoftwareTee, policy
 

@@ -15,7 +15,7 @@ from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from adapter.fate.signing import Signatures
 from gateway.auth import origin
-from gateway.config.jobs import FateApp, FateSite
+from gateway.config.schema.partners import FateApp, FateSite
 from gateway.errors import NotAllowed
 from gateway.http.guard import MAX_WRITTEN, Partners, Refusals, noting_refusals
 from gateway.http.peers import noting_origin

@@ -6,7 +6,7 @@ from adapter.bfia.environment import session_id
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from adapter.fate.signing import Signatures
-from gateway.config.jobs import FateApp, FateSite
+from gateway.config.schema.partners import FateApp, FateSite
 from gateway.domain.states import JobStatus
 from gateway.runtime.trials import Result
 from route_table.editing import Change

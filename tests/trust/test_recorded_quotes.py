@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.attestation.verifiers import Verifiers
-from gateway.config.attestation import TeePolicy
+from gateway.config.schema.tee import TeePolicy
 from gateway.domain.attestation import (
     ReportRefused,
     RunFacts,

@@ -10,7 +10,7 @@ from adapter.bfia.channel.codec import decode_answer
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from gateway.bootstrap.peer_proof import is_local
-from gateway.config.schema import PeerListener
+from gateway.config.schema.listeners import PeerListener
 from gateway.diagnostics.network import signing_of
 from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from gateway.runtime.trials import Result

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gateway.config.schema import Settings
+from gateway.config.values import Rate
 from tools.docs import code, table, translated
 
 _INTRO = {
@@ -36,7 +37,8 @@ _TOP = {"en": "Top level", "zh": "顶层"}
 _REQUIRED = {"en": "(required)", "zh": "（必填）"}
 _UNIONS = (Union, types.UnionType)
 # Types of single values, in words.
-_FORMS = {
+_FORMS: Mapping[Any, str] = {
+    Rate: "whole number or text",
     str: "text",
     int: "whole number",
     float: "number",
@@ -172,6 +174,8 @@ def form(annotation: Any) -> str:
     """Return in words the values of a type: ``text``, ``open or listed``, ``number or null``."""
     origin = get_origin(annotation)
     arguments = get_args(annotation)
+    if annotation in _FORMS:
+        return _FORMS[annotation]
     if origin is Annotated:
         return form(arguments[0])
     if origin in _UNIONS:
@@ -182,7 +186,7 @@ def form(annotation: Any) -> str:
         return f"list of {form(arguments[0])}"
     if origin is dict:
         return f"{form(arguments[0])} -> {form(arguments[1])}"
-    return _FORMS.get(annotation, "section")
+    return "section"
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:

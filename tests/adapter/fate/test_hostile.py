@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapter.fate.signing import Signatures
-from gateway.config.jobs import FateApp, FateSite
+from gateway.config.schema.partners import FateApp, FateSite
 from gateway.domain.states import JobStatus
 from tests.adapter.fate.flowing import FATE, PATHS, SIGNS, Flow, dag, party, task
 from tests.contracts.apis import THIRD, World

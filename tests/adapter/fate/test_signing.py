@@ -5,7 +5,7 @@ import time
 import pytest
 
 from adapter.fate.signing import VALID_MS, Signatures
-from gateway.config.jobs import FateApp, FateSite
+from gateway.config.schema.partners import FateApp, FateSite
 from gateway.errors import NotAllowed
 
 APP = FateApp(

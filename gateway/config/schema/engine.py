@@ -1,4 +1,4 @@
-"""Settings of the engines, which run algorithms: Docker, Swarm, Kubernetes, local processes."""
+"""The sections ``engine`` and ``engines``, which run algorithms, and ``providers``."""
 
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
@@ -453,3 +453,12 @@ class EngineSettings(Section):
                 " take it out, or set kind: docker",
             )
         return self
+
+
+class ProviderSettings(Section):
+    """Requirements for the registration of an algorithm image."""
+
+    image: Literal["warn", "require"] = Field(
+        default="warn",
+        description="require: a missing image causes the refusal of its registration, and of jobs.",
+    )

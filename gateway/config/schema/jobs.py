@@ -1,18 +1,13 @@
-"""The settings about jobs: limits, resources, defaults, retention, FATE sites, approval, trust."""
+"""The sections ``jobs``, ``limits``, ``resources``, ``retention`` and ``approval``."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gateway.config.values import (
-    COMMAND_OF_SECRET,
-    FILE_OF_SECRET,
     Rate,
     Section,
     Switch,
-    require,
-    require_one_source,
 )
 
 
@@ -273,63 +268,6 @@ class Retention(Section):
     )
 
 
-class FateApp(Section):
-    """Credentials with which one FATE site signs its requests to another."""
-
-    app_id: str = Field(min_length=1, description="Its id, which is sent.")
-    app_token: str = Field(default="", description="Its token, which is not sent.")
-    app_token_file: Path | None = Field(
-        default=None,
-        description=FILE_OF_SECRET,
-    )
-    app_token_command: list[str] = Field(
-        default_factory=list,
-        description=COMMAND_OF_SECRET,
-    )
-
-    @model_validator(mode="after")
-    def _one_source(self) -> "FateApp":
-        """Require one source of the token."""
-        require_one_source(self, "app_token")
-        sources = [self.app_token, self.app_token_file, self.app_token_command]
-        require(any(sources), "an application needs app_token, app_token_file or app_token_command")
-        return self
-
-
-class FateSite(Section):
-    """The agreement with one FATE site: the signing of requests and the device of its components.
-
-    Without an application (null), requests in that direction are not signed.
-    """
-
-    sends: FateApp | None = Field(
-        default=None, description="Application id and token that the site gave this node."
-    )
-    expects: FateApp | None = Field(
-        default=None,
-        description="Application id and token that this node gave the site; "
-        "requests without them are refused.",
-    )
-    device: Literal["docker", "k8s", "local"] = Field(
-        default="docker",
-        description="Device under which the site has registered the providers of our jobs.",
-    )
-
-
-class FateSettings(Section):
-    """FATE-Flow's own protocol, in addition to the standard's."""
-
-    enabled: bool = Field(
-        default=False,
-        description="Serve /v2/partner and /v2/scheduler to peers.",
-    )
-    sites: dict[str, FateSite] = Field(
-        default_factory=dict,
-        description="Party id -> the agreement with the site: {sends: …, expects: …, device: "
-        "docker}.",
-    )
-
-
 class ApprovalRule(Section):
     """The decision on a task at a party here that matches all patterns; ``*`` matches anything."""
 
@@ -365,14 +303,4 @@ class ApprovalSettings(Section):
     rules: list[ApprovalRule] = Field(
         default_factory=list,
         description="The first rule that matches a task decides; reject applies in every mode.",
-    )
-
-
-class TrustSettings(Section):
-    """Requirements for jobs with other nodes."""
-
-    level: Literal["open", "known", "contract", "permit"] = Field(
-        default="known",
-        description="open: nothing, for tests only; known: a route; contract: a contract in force "
-        "with every other node of the job, too; permit: for each dataset here also a valid permit.",
     )
