@@ -123,7 +123,7 @@ def test_an_arbiter_has_no_table():
 def test_everything_wrong_with_the_variables_is_named():
     wrong = variables(
         config__token=None,
-        system__storage="s3://store:9000",
+        system__storage="oss://store:9000",
         runtime__component__name="Unknown",
         **{"config.node_id.host.1": "10000", "runtime.component.output.model": "nowhere"},
     )

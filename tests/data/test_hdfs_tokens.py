@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from examples.fate_vendor.fatevendor import storage as fate_storage
 from gateway.config.loader import load
 from gateway.data import hdfs_tokens
 from gateway.data.hdfs_tokens import TokenFiles
@@ -29,6 +30,10 @@ KERBEROS = {
     "principal": "bfia/gw.bank.example@BANK.EXAMPLE",
     "keytab": "bfia.keytab",
     "web": "http://namenode:9870",
+}
+TABLE = {
+    "data_0": "id\n1\n",
+    "metadata": '{"partitions": 1}',
 }
 # What a run does with its storage: reads its input and writes its output.
 RUNS = """
@@ -118,6 +123,34 @@ def test_a_run_works_with_its_token_alone_until_its_end(cluster, tokens, tmp_pat
     assert for_run.token not in process.stderr
     assert tokens.read(RUN) == ""
     hdfs_tokens.end(cluster, RUN, tokens)  # a second end does nothing
+
+
+@pytest.mark.kerberos
+def test_fates_wrapper_works_with_a_token_alone(cluster, tokens, tmp_path):
+    table = Address(
+        "in",
+        "table",
+        "cluster",
+    )
+    put(
+        open_storages(tmp_path, cluster),
+        table,
+        **TABLE,
+    )
+    for_run = hdfs_tokens.for_run(cluster, RUN, tokens)
+    storage = fate_storage.open_storage(for_run.url())
+
+    folder = storage.fetch("in/table", tmp_path / "input")
+    storage.publish(folder, "out/table")
+    folder = storage.fetch("out/table", tmp_path / "output")
+    content = (folder / "data_0").read_text()
+    assert content == TABLE["data_0"]
+
+    hdfs_tokens.end(cluster, RUN, tokens)
+
+    refused = pytest.raises(fate_storage.StorageFailed, match="PermissionDenied")
+    with refused:
+        storage.fetch("in/table", tmp_path / "second")
 
 
 @pytest.mark.kerberos

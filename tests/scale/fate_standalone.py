@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fatevendor import execution, fate_tables
 from fatevendor.__main__ import start_workers
+from fatevendor.storage import open_storage
 from fatevendor.task import read_task, table_uri, task_config
 
 NOT_USED = {
@@ -44,8 +45,8 @@ def main() -> None:
     execution.pickle_enums_by_value()
     context = fate_tables.open_context(task.own, data)
     schemas = {
-        name: fate_tables.take_in(context, folder, table_uri(scratch, name), {})
-        for name, folder in task.inputs.items()
+        name: fate_tables.take_in(context, Path(address["name"]), table_uri(scratch, name), {})
+        for name, address in task.inputs.items()
     }
     config = task_config(task, scratch, schemas, 0)
     config["conf"]["computing"]["metadata"] = {
@@ -56,7 +57,7 @@ def main() -> None:
     federation["type"] = "standalone"
     del federation["metadata"]["osx_config"]
     written = execution.run_fate(config, scratch)
-    execution.write_outputs(context, task, scratch, written)
+    execution.write_outputs(context, task, open_storage(task.storage), scratch, written)
 
 
 def address_of(namespace: str, name: str) -> str:

@@ -12,9 +12,11 @@ import urllib.request
 from multiprocessing import forkserver
 from pathlib import Path
 
+from fatevendor.storage import StorageFailed
 from fatevendor.task import Task, Unusable, read_task
 
 CALLBACK_TRIES = 60
+RESULT_CODES = {"SUCCESS": "00000000", "FAILED": "99999999"}
 STOPPED = 143  # exit code after SIGTERM
 LONGEST_FOLDER = 60  # characters of a folder for a socket
 
@@ -36,6 +38,10 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             execute(task, Path(scratch))
+    except StorageFailed as error:
+        print("error", error, flush=True)
+        report(task, "FAILED", tries=3, message=str(error))
+        return 1
     except Exception:
         traceback.print_exc()
         report(task, "FAILED", tries=3)
@@ -59,9 +65,13 @@ def start_workers() -> None:
     tempfile.tempdir = folder
 
 
-def report(task: Task, status: str, tries: int = CALLBACK_TRIES) -> None:
+def report(task: Task, status: str, tries: int = CALLBACK_TRIES, message: str = "") -> None:
     """Send a callback, repeatedly if the gateway is being restarted."""
     body = {"task_id": task.id, "role": task.self_role, "status": status}
+    if status in RESULT_CODES:
+        body["result_code"] = RESULT_CODES[status]
+    if message:
+        body["result_message"] = message
     request = urllib.request.Request(
         task.callback,
         json.dumps(body).encode(),

@@ -12,22 +12,25 @@ from fate.arch import Context
 
 from fatevendor import fate_tables, relay
 from fatevendor.csv_tables import copy_file
-from fatevendor.task import Task, table_uri, task_config
+from fatevendor.storage import Storage, open_storage
+from fatevendor.task import Task, path_of, table_uri, task_config
 
 
 def execute(task: Task, scratch: Path) -> None:
-    """Execute a task and write its outputs. Raises what FATE raises."""
+    """Execute a task and write its outputs. Raises `StorageFailed`, and what FATE raises."""
     pickle_enums_by_value()
     context = fate_tables.open_context(task.own, scratch)
+    storage = open_storage(task.storage)
     schemas = {}
-    for name, folder in task.inputs.items():
+    for name, address in task.inputs.items():
+        folder = storage.fetch(path_of(address), scratch / "inputs" / name)
         uri = table_uri(scratch, name)
         schemas[name] = fate_tables.take_in(context, folder, uri, task.columns)
     server, port = relay.serve(relay.channel_of(task))
     config = task_config(task, scratch, schemas, port)
     written = run_fate(config, scratch)
     server.stop(grace=None)
-    write_outputs(context, task, scratch, written)
+    write_outputs(context, task, storage, scratch, written)
 
 
 def run_fate(config: dict[str, Any], scratch: Path) -> dict[str, Any]:
@@ -49,19 +52,22 @@ def run_fate(config: dict[str, Any], scratch: Path) -> dict[str, Any]:
 def write_outputs(
     context: Context,
     task: Task,
+    storage: Storage,
     scratch: Path,
     written: dict[str, Any],
 ) -> None:
     """Write the outputs that the job connects and that FATE has written."""
     table = written["data"].get(task.component.data_output, {})
     for name, address in task.outputs.items():
-        folder = task.folder(address)
+        folder = scratch / "outputs" / name
         if name == "train_data" and table.get("consumed"):
             fate_tables.give_out(context, table, folder, address)
         elif (scratch / name).exists():
             copy_file(scratch / name, folder, address)
         else:
             print(f"info FATE writes no {name} at {task.self_role}", flush=True)
+            continue
+        storage.publish(folder, path_of(address))
 
 
 def pickle_enums_by_value() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 ROLES = ("guest", "host", "arbiter")
+STORAGES = ("file", "s3", "hdfs")
 COLUMNS = ("id", "label")  # parameters that tell how to read a table, which FATE does not know
 
 
@@ -68,17 +69,13 @@ class Task:
     session: str
     token: str
     transport: str  # host:port
-    storage: Path
+    storage: str  # the address, with credentials
     callback: str
     self_role: str  # such as guest.0
     parameters: dict[str, Any]
     columns: dict[str, str]  # the columns of ids and labels, where parameters name them
-    inputs: dict[str, Path]
+    inputs: dict[str, dict[str, str]]  # name -> address
     outputs: dict[str, dict[str, str]]  # name -> address
-
-    def folder(self, address: Mapping[str, str]) -> Path:
-        """Return the folder of an address."""
-        return folder_of(self.storage, address)
 
 
 class _Variables:
@@ -148,16 +145,15 @@ def read_task(values: Mapping[str, str]) -> Task:
     if component is None:
         variables.problems.append(f"runtime.component.name is none of {', '.join(COMPONENTS)}")
     storage = variables.text("system.storage")
-    if not storage.startswith("file://"):
-        variables.problems.append("system.storage is not a folder, file://…")
-    root = Path(storage.removeprefix("file://"))
-    inputs = variables.addresses("input")
+    if storage.partition("://")[0] not in STORAGES:
+        variables.problems.append(f"system.storage is none of {', '.join(STORAGES)}")
     task_fields = {
         "id": variables.text("config.task_id"),
         "session": variables.text("config.session_id"),
         "token": variables.text("config.token"),
         "transport": variables.text("system.transport"),
         "callback": variables.text("system.callback"),
+        "inputs": variables.addresses("input"),
         "outputs": variables.addresses("output"),
     }
     if component is None or variables.problems:
@@ -166,18 +162,17 @@ def read_task(values: Mapping[str, str]) -> Task:
         component=component,
         own=parties[self_role],
         parties=[parties[name] for name in sorted(parties, key=_place)],
-        storage=root,
+        storage=storage,
         self_role=self_role,
         parameters=parameters,
         columns=columns,
-        inputs={name: folder_of(root, address) for name, address in inputs.items()},
         **task_fields,
     )
 
 
-def folder_of(storage: Path, address: Mapping[str, str]) -> Path:
-    """Return the folder of an address in a storage."""
-    return storage / address["namespace"] / address["name"]
+def path_of(address: Mapping[str, str]) -> str:
+    """Return the path of an address in a storage."""
+    return f"{address['namespace']}/{address['name']}"
 
 
 def _place(party: str) -> tuple[int, int]:

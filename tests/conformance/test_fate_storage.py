@@ -1,0 +1,88 @@
+"""The storages of FATE's wrapper: a folder, a bucket of S3, and HDFS."""
+
+import json
+
+import pytest
+
+from examples.fate_vendor.fatevendor.storage import StorageFailed, cause_of, open_storage
+from tests import storages as real
+
+OUTPUT = "job-guest-0/out"
+
+
+@pytest.fixture(
+    params=[
+        "file",
+        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("hdfs", marks=pytest.mark.hdfs),
+    ]
+)
+def url(request, tmp_path, monkeypatch):
+    """The address of an empty storage, as a run gets it."""
+    if request.param == "file":
+        yield f"file://{tmp_path}/storage"
+        return
+    monkeypatch.setenv("HADOOP_USER_NAME", "")  # restored after the test
+    places = {"s3": real.bucket, "hdfs": real.folder}
+    with places[request.param]() as place:
+        yield place.url
+
+
+@pytest.fixture
+def publish(tmp_path):
+    """Return a function that writes an output, with the contents of its parts."""
+
+    def write(url, *parts, count=None):
+        local = tmp_path / "local"
+        local.mkdir(exist_ok=True)
+        for number, part in enumerate(parts):
+            (local / f"data_{number}").write_text(part, encoding="utf-8")
+        metadata = json.dumps({"partitions": count or len(parts)})
+        (local / "metadata").write_text(metadata, encoding="utf-8")
+        open_storage(url).publish(local, OUTPUT)
+
+    return write
+
+
+def test_an_output_is_read_back_as_the_last_attempt_wrote_it(url, publish, tmp_path):
+    publish(url, "id,x\n1,a\n2,b\n")
+    publish(url, "id,x\n", "id,x\n1,值\n")
+    folder = open_storage(url).fetch(OUTPUT, tmp_path / "input")
+    parts = [(folder / name).read_text(encoding="utf-8") for name in ("data_0", "data_1")]
+    assert parts == ["id,x\n", "id,x\n1,值\n"]
+
+
+@pytest.mark.parametrize(
+    ("path", "missing"),
+    [("job-guest-0/none", "metadata"), (OUTPUT, "data_1")],
+)
+def test_a_missing_file_is_named(url, publish, tmp_path, path, missing):
+    publish(url, "id,x\n", count=2)
+    with pytest.raises(StorageFailed, match=f"^input {path} cannot be read: {missing}"):
+        open_storage(url).fetch(path, tmp_path / "input")
+
+
+def test_broken_metadata_is_named(url, publish, tmp_path):
+    publish(url, "id,x\n", count="many")
+    with pytest.raises(StorageFailed, match=f"^input {OUTPUT} cannot be read: its metadata is"):
+        open_storage(url).fetch(OUTPUT, tmp_path / "input")
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize(
+    ("wrong", "cause"),
+    [("bucket", "NoSuchBucket"), ("password", "AccessDenied")],
+)
+def test_a_refusal_of_s3_is_named_without_a_credential(publish, wrong, cause):
+    with real.bucket() as place, pytest.raises(StorageFailed) as refusal:
+        publish(f"{place.url}&{wrong}=not-right", "id,x\n")
+    assert str(refusal.value).startswith(f"output {OUTPUT} cannot be written: data_0: ")
+    assert str(refusal.value).endswith(cause)
+    assert "not-right" not in str(refusal.value)
+
+
+def test_the_cause_of_an_error_contains_no_token():
+    context = "\n\nContext:\n   url: http://namenode/a?delegation=TOKEN"
+    source = "\n\nSource:\n   timed out at http://namenode/a?delegation=TOKEN"
+    error = TimeoutError(f"Unexpected (temporary) at read => send http request{context}{source}")
+    assert cause_of(error) == "TimeoutError, timed out at http://namenode/a"
