@@ -584,7 +584,7 @@ def test_the_documents_name_every_key_of_an_entry_as_the_code_does():
     rows = "\n".join(f"| `{key}` | {text} |" for key, text in KEYS.items())
 
     english = (folder / "routes.md").read_text(encoding="utf-8")
-    assert f"<!-- keys -->\n| Key | Says |\n|---|---|\n{rows}\n<!-- end of keys -->" in english
+    assert f"<!-- keys -->\n| Key | Meaning |\n|---|---|\n{rows}\n<!-- end of keys -->" in english
     chinese = (folder / "routes.zh-CN.md").read_text(encoding="utf-8")
     table = chinese.partition("<!-- keys -->")[2].partition("<!-- end of keys -->")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(KEYS)

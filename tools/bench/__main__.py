@@ -25,7 +25,7 @@ from tools.bench import (  # noqa: F401
     request_parts,
     threads,
 )
-from tools.bench.noise import machine_name
+from tools.bench.noise import this_machine
 from tools.bench.parts import PARTS, PRINTED_ROWS
 
 # What each part measures, in the order of the tables.
@@ -81,8 +81,8 @@ _SOAKED_JOBS = [1000, 5000, 10_000]
 def main() -> None:
     """Measure the requested parts."""
     options = parse_options()
-    machine = machine_name()
-    print(f"Machine: {machine}\n")
+    machine = this_machine()
+    print(f"Machine: {machine.english}\n")
     seconds = {}
     for name in _DESCRIPTIONS:
         if is_requested(name, options):

@@ -10,7 +10,7 @@ TEXTS = {
 Ratios of one run on {machine}.
 Each compares with a floor or another product in the same run. [All figures](docs/performance.md).
 
-| Time or memory (smaller is better) | by that of | Ratio |
+| Time or memory (smaller is better) | divided by that of | Ratio |
 |---|---|---|
 | a job of one task at two nodes (Docker) | the same containers, started bare | {ratio 1} |
 | a chain of ten tasks at two nodes (Docker) | the same containers, started bare | {ratio 10} |
@@ -19,13 +19,13 @@ Each compares with a floor or another product in the same run. [All figures](doc
 | 64 MiB from container to container, through two nodes | a bare relay of the same hops | {push_time} |
 | memory of an idle node | FATE-Flow 2.2, idle | {memory_ratio} |
 
-| Rate (larger is better) | by that of | 1 client | 8 clients | 32 clients |
+| Rate (larger is better) | divided by that of | 1 client | 8 clients | 32 clients |
 |---|---|---|---|---|
 | accepted jobs, while their processes run | FATE-Flow 2.2 | {by_fate 1} | {by_fate 8} | {by_fate 32} |
 | accepted jobs, without containers | two bare FastAPI nodes that store and forward the body | {share 1} | {share 8} | {share 32} |
 """,
     "README.zh-CN.md": """\
-以下均为在 {machine} 上同一次测量中的比值，分别与最低开销基准或其他产品相比。[全部数据](docs/performance.zh-CN.md)。
+以下均为在 {machine_zh}上同一次测量中的比值，分别与最低开销基准或其他产品相比。[全部数据](docs/performance.zh-CN.md)。
 
 | 时间或内存（越小越好） | 相比于 | 比值 |
 |---|---|---|
@@ -82,7 +82,7 @@ A job in a database with {ended} ended jobs takes {slower} times as long as with
 other starts the next task after {failover} to {failover_worst}. An upload of {upload} made the node grow by {grown}.
 """,
     "docs/performance.zh-CN.md": """\
-以下数据由 `make bench` 在 {machine} 上测得，客户端、节点与容器共用这些核；比值均取自同一次测量。“之前”为另一台机器上的提交 `648138eb`。FATE-Flow 为其公开发布的 2.2 版服务。
+以下数据由 `make bench` 在 {machine_zh}上测得，客户端、节点与容器共用这些核；比值均取自同一次测量。“之前”为另一台机器上的提交 `648138eb`。FATE-Flow 为其公开发布的 2.2 版服务。
 
 | | 基准或同类 | 之前 | 现在 | 目标 |
 |---|---|---|---|---|

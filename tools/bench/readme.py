@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.bench.noise import Machine
 from tools.bench.pages import TEXTS
 
 # The rows of each printed table, by the name of the table.
@@ -51,14 +52,16 @@ class Missing(Exception):
 
 def write(
     root: Path,
-    machine: str,
+    machine: Machine,
     printed: PrintedRows,
 ) -> None:
     """Write the figures into the pages. Raises `Missing`, before any page has changed."""
     missing = [name for name in NEEDED if not printed.get(name)]
     if missing:
         raise Missing(f"not measured: {', '.join(missing)}")
-    values = {**figures(printed), "machine": machine}
+    values = figures(printed)
+    values["machine"] = machine.english
+    values["machine_zh"] = machine.chinese
     contents = {}
     for name, text in TEXTS.items():
         page = root / name

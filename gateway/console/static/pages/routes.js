@@ -53,10 +53,11 @@ export function linksOf({ reached, dial, links, link_failure: failure }) {
   return [...text, ends, cause, failure && hint(failure.cause)];
 }
 
-/** The bytes received from a partner and sent to it. */
+/** How one direction to a partner is used, where its bandwidth is limited. */
 export const paceOf = ({ bytes_per_second: rate, limit, waiting }) =>
   translate("pace", { rate: byteSize(rate), limit: byteSize(limit), waiting });
 
+/** The bytes received from a partner and sent to it. */
 export const trafficOf = ({ bytes_in: received, bytes_out: sent }) =>
   translate("traffic", { received: byteSize(received), sent: byteSize(sent) });
 
