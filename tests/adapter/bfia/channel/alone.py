@@ -1,17 +1,15 @@
 """One node's channel in a process that kills itself on command.
 
-    python -m tests.adapter.bfia.channel.alone NAME FOLDER LISTENING_FD PEER PEER_URL
-
-Each line on standard input arms the process: after ``after 2`` it dies as soon as its second
-write from then on is complete, after ``amid 2`` in the middle of that write.
+Each command, a moment and a number, arms the process: after ``("after", 2)`` it dies as soon as its
+second write from then on is complete, after ``("amid", 2)`` in the middle of that write.
 """
 
 import asyncio
 import os
 import signal
-import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -30,18 +28,20 @@ class AllOpen(dict):
 class KillingWriter:
     """Writes as `os.write` does, and kills the process at the armed write to a folder."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, commands):
+        """``commands``: the connection to the test."""
         self.folder = folder
+        self.commands = commands
         self.moment = ""  # "after" or "amid" the write
         self.remaining_writes = 0
         self.write = os.write
 
     def read_commands(self):
-        """Arm the process once per line; end with the test, which closes standard input."""
-        for line in sys.stdin:
-            self.moment, writes = line.split()
-            self.remaining_writes = int(writes)
-            print("armed", flush=True)
+        """Arm the process once per command; end with the test, which closes the connection."""
+        with suppress(EOFError):
+            while True:
+                self.moment, self.remaining_writes = self.commands.recv()
+                self.commands.send("armed")
         os._exit(0)
 
     def __call__(self, descriptor, data):
@@ -58,21 +58,25 @@ class KillingWriter:
         return size
 
 
-async def main(name, folder, descriptor, peer, peer_url):
-    """Serve the channel until the process is killed."""
+def run(*arguments):
+    """Serve the channel until the process is killed; for ``arguments`` see `serve`."""
+    asyncio.run(serve(*arguments))
+
+
+async def serve(name, folder, listener, peer, peer_url, commands):
+    """Serve the channel of a node with one peer.
+
+    ``listener``: the listening socket; ``commands``: the connection to the test.
+    """
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    node = Node(name, Path(folder))
+    node = Node(name, folder)
     node.socket.close()
-    node.socket = socket.socket(fileno=int(descriptor))
+    node.socket = listener
     node.sessions = AllOpen()
     node.routes[peer] = Route(peer, peer_url)
-    writer = KillingWriter(Path(folder).resolve())
+    writer = KillingWriter(folder.resolve(), commands)
     os.write = writer
     await node.start()
     threading.Thread(target=writer.read_commands, daemon=True).start()
-    print("ready", flush=True)
+    commands.send("ready")
     await node.task
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

@@ -1,9 +1,8 @@
 """Two nodes' channels, each killed at any of its writes: order, no loss, no duplicate."""
 
+import multiprocessing
 import os
 import random
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 from adapter.bfia.channel.ptp_pb2 import LegacyOutbound
+from tests.adapter.bfia.channel import alone
 from tests.adapter.bfia.channel.nodes import CHAN, OK, listening
 
 # Codes after which a container repeats its push: peer unreachable, no capacity.
@@ -29,7 +29,9 @@ NUMBERS = count()
 class KillableNode:
     """A node in a process of its own; its port stays when the process is killed."""
 
-    def __init__(self, name, folder):
+    def __init__(self, processes, name, folder):
+        """``processes``: the context of `multiprocessing` that starts processes."""
+        self.processes = processes
         self.name = name
         self.folder = folder
         self.socket = listening()
@@ -38,29 +40,19 @@ class KillableNode:
     def start(self, peer):
         """Start the process and wait until it serves."""
         self.peer = peer
-        descriptor = self.socket.fileno()
-        command = [sys.executable, "-m", "tests.adapter.bfia.channel.alone"]
-        command += [
-            self.name,
-            str(self.folder),
-            str(descriptor),
-            peer.name,
-            peer.url,
-        ]
-        self.process = subprocess.Popen(
-            command,
-            pass_fds=[descriptor],
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self.process.stdout.readline() == "ready\n"
+        self.commands, its_end = self.processes.Pipe()
+        with its_end:
+            self.process = self.processes.Process(
+                target=alone.run,
+                args=(self.name, self.folder, self.socket, peer.name, peer.url, its_end),
+            )
+            self.process.start()
+        assert self.commands.recv() == "ready"
 
     def arm(self, kill):
         """Let the process die at one of its next writes."""
-        self.process.stdin.write(f"{kill.moment} {kill.write}\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == "armed\n"
+        self.commands.send((kill.moment, kill.write))
+        assert self.commands.recv() == "armed"
 
     def restart(self):
         """Kill the process, unless it is dead already, and start it again."""
@@ -70,16 +62,18 @@ class KillableNode:
     def stop(self):
         """Kill the process."""
         self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
+        self.process.join()
+        self.commands.close()
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     home = tmp_path_factory.mktemp("pair")
-    alpha = KillableNode("alpha", home / "alpha")
-    beta = KillableNode("beta", home / "beta")
+    # forks each process from one that has imported the node
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([alone.__name__])
+    alpha = KillableNode(processes, "alpha", home / "alpha")
+    beta = KillableNode(processes, "beta", home / "beta")
     alpha.start(beta)
     beta.start(alpha)
     yield [alpha, beta]
@@ -184,7 +178,7 @@ class Exchange:
         node = self.pair[kill.node]
         node.arm(kill)
         request = self.pool.submit(self.request, *args, **headers)
-        death = self.pool.submit(node.process.wait)
+        death = self.pool.submit(node.process.join)
         wait(
             [request, death],
             return_when=FIRST_COMPLETED,
