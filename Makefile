@@ -18,12 +18,16 @@ export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
 # for environments that have the requirements alone
 export PYTHONPATH := $(CURDIR)/clients/python
 
-.PHONY: help setup demo test test-scale test-fast check fmt docs site proto lock release bench chaos clean
+.PHONY: help setup demo environments test test-scale test-fast check fmt docs site proto lock release bench chaos clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 PIP_INSTALL := -m pip install -q --disable-pip-version-check
+# a further environment, by the pip of the first
+NEW_ENVIRONMENT = $(PYTHON) -m venv --without-pip $(1) && $(RUN) -m pip --python $(1)/bin/python install -q --disable-pip-version-check --require-hashes
+# Python compiles a module at its first import; most modules of large libraries have none
+UNCOMPILED := --no-compile
 
 $(VENV)/.run: requirements/gateway.txt # what running needs
 	$(PYTHON) -m venv $(VENV)
@@ -31,7 +35,7 @@ $(VENV)/.run: requirements/gateway.txt # what running needs
 	@touch $@
 
 $(VENV)/.done: $(VENV)/.run requirements/dev.txt pyproject.toml # and what developing needs
-	$(RUN) $(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	$(RUN) $(PIP_INSTALL) $(UNCOMPILED) --require-hashes -r requirements/dev.txt
 	$(RUN) $(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -44,28 +48,26 @@ $(VENDOR)/.done: $(VENDOR)/.run examples/reference_vendor/requirements-test.txt
 	$(VENDOR)/bin/python $(PIP_INSTALL) --require-hashes -r examples/reference_vendor/requirements-test.txt
 	@touch $@
 
-$(FATE_FLOW)/.done: requirements/fate-flow.txt # FATE's published server, with which tests run jobs
-	$(PYTHON) -m venv $(FATE_FLOW)
-	$(FATE_FLOW)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r $<
+$(FATE_FLOW)/.done: requirements/fate-flow.txt | $(VENV)/.run # FATE's published server, with which tests run jobs
+	$(call NEW_ENVIRONMENT,$(FATE_FLOW)) --no-deps -r $<
 	@touch $@
 
-$(SECRETFLOW)/.done: examples/secretflow_vendor/requirements.txt # SecretFlow as published, a component of tests
-	$(PYTHON) -m venv $(SECRETFLOW)
-	$(SECRETFLOW)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r $<
+$(SECRETFLOW)/.done: examples/secretflow_vendor/requirements.txt | $(VENV)/.run # SecretFlow as published, a component of tests
+	$(call NEW_ENVIRONMENT,$(SECRETFLOW)) $(UNCOMPILED) --no-deps -r $<
+	PYTHONPATH=examples/secretflow_vendor $(SECRETFLOW)/bin/python -c "import sfvendor.regression, sfvendor.intersection" # containers could not compile
 	@touch $@
 
 $(QUOTES)/.done: requirements/recorded-quotes.txt # reports of SGX and TDX, which tests verify
 	$(RUN) -m tools.recorded_quotes $(QUOTES)
 	@touch $@
 
-$(FATE)/.done: examples/fate_vendor/requirements.txt # FATE's published algorithms, components of a test's job
-	$(PYTHON) -m venv $(FATE)
-	$(FATE)/bin/python $(PIP_INSTALL) --require-hashes -r $<
+$(FATE)/.done: examples/fate_vendor/requirements.txt | $(VENV)/.run # FATE's published algorithms, components of a test's job
+	$(call NEW_ENVIRONMENT,$(FATE)) $(UNCOMPILED) -r $<
+	PYTHONPATH=examples/fate_vendor $(FATE)/bin/python -c "import fatevendor.execution" # containers could not compile
 	@touch $@
 
-$(SITE)/.done: requirements/site.txt # what builds the documentation as static pages
-	$(PYTHON) -m venv $(SITE)
-	$(SITE)/bin/python $(PIP_INSTALL) --require-hashes -r $<
+$(SITE)/.done: requirements/site.txt | $(VENV)/.run # what builds the documentation as static pages
+	$(call NEW_ENVIRONMENT,$(SITE)) $(UNCOMPILED) -r $<
 	@touch $@
 
 $(NODE_MODULES)/.done: tools/javascript/package-lock.json # the formatter of the console's pages
@@ -76,6 +78,8 @@ setup: $(VENV)/.done $(VENDOR)/.done ## make both virtual environments
 
 demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (ENGINE=process|docker DATA=breast|credit ARGS=--keep)
 	$(RUN) -m gateway.cli.main demo --engine $(ENGINE) --data $(DATA) $(ARGS)
+
+environments: $(FATE_FLOW)/.done $(SECRETFLOW)/.done $(FATE)/.done ## the environments of others' programs for test and test-scale
 
 test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done $(QUOTES)/.done ## the suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
