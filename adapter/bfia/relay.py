@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter.bfia import relay_wire
-from adapter.bfia.channel.bodies import Bodies, announced, pace_of
+from adapter.bfia.channel.bodies import Bodies, announced, turns_of
 from adapter.bfia.channel.codec import (
     CHANNEL,
     GRPC,
@@ -285,7 +285,8 @@ class Relay:
         self._record_refusal = record_refusal
         # For the slots and the pace of bodies; `_bounded` checks the size.
         self._bodies = Bodies(
-            max(control_limit, channel_limit), pace_of=partial(pace_of, incoming or PartnerPacing())
+            max(control_limit, channel_limit),
+            turns_of=partial(turns_of, incoming or PartnerPacing()),
         )
 
     async def __call__(
@@ -443,7 +444,7 @@ class Relay:
         if not transit.by_channel:
             return None
         session = read_session(transit.request.headers.raw)
-        return self._courier.pacing.of(route.node, session)
+        return self._courier.pacing.of(route.node, session, transit.source)
 
     def _refusal(self, error: RelayRefused, transit: _Transit) -> Response:
         """Return this node's own response to a control request or to a message of the channel."""

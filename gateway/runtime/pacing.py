@@ -6,11 +6,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
+from typing import Protocol
 
 from gateway.domain.pacing import Pacer, PaceState, Ticket
 from gateway.domain.spec import NodeId
 
 _RECENT_SECONDS = 10  # over which the present rate is measured
+_LONGEST_NAME = 200  # characters of a sender or session by which slices take turns
 
 
 @dataclass(frozen=True)
@@ -30,16 +32,25 @@ def no_limit(partner: NodeId) -> PartnerLimit | None:
     return None
 
 
+class Turns(Protocol):
+    """Bytes to or from one partner."""
+
+    async def take(self, size: int) -> None:
+        """Count bytes, perhaps after a wait until they may pass."""
+
+
 class Pace:
-    """The bytes of one session to or from one partner."""
+    """The bytes of one session to or from one partner, which wait for their turns."""
 
     def __init__(
         self,
         line: "_Line",
         session: str,
+        sender: NodeId,
     ) -> None:
         self._line = line
         self._session = session
+        self._sender = sender
 
     @property
     def slice_bytes(self) -> int:
@@ -50,8 +61,19 @@ class Pace:
         """Wait until bytes may pass; more than `slice_bytes` wait for several turns."""
         while size > 0:
             part = min(size, self.slice_bytes)
-            await self._line.take(self._session, part)
+            await self._line.take(self._session, part, self._sender)
             size -= part
+
+
+class Tally:
+    """Bytes to or from one partner that do not wait; they count once they are there."""
+
+    def __init__(self, line: "_Line") -> None:
+        self._line = line
+
+    async def take(self, size: int) -> None:
+        """Count bytes without a wait."""
+        self._line.charge(size)
 
 
 class PartnerPacing:
@@ -71,12 +93,28 @@ class PartnerPacing:
         self._sleep = sleep
         self._lines: dict[NodeId, _Line] = {}
 
-    def of(self, partner: NodeId, session: str) -> Pace | None:
-        """Return the pace of a session; None for a partner without a limit."""
+    def of(
+        self,
+        partner: NodeId,
+        session: str,
+        sender: NodeId = "",
+    ) -> Pace | None:
+        """Return the pace of a session; None for a partner without a limit.
+
+        ``sender``: another node whose bytes these are. Senders take turns, and so do the sessions
+        of each, as a node may name any number of sessions.
+        """
         line = self._line(partner)
         if line is None:
             return None
-        return Pace(line, session)
+        return Pace(line, session[:_LONGEST_NAME], sender[:_LONGEST_NAME])
+
+    def tally(self, partner: NodeId) -> Tally | None:
+        """Return the count of bytes that do not wait; None for a partner without a limit."""
+        line = self._line(partner)
+        if line is None:
+            return None
+        return Tally(line)
 
     def charge(self, partner: NodeId, size: int) -> None:
         """Count bytes that do not wait, such as those of control requests."""
@@ -137,12 +175,21 @@ class _Line:
         with self._lock:
             self.pacer.rate = rate
 
-    async def take(self, session: str, size: int) -> None:
+    async def take(
+        self,
+        session: str,
+        size: int,
+        sender: NodeId,
+    ) -> None:
         """Wait until a slice may pass."""
         began = self._monotonic()
         turn = asyncio.get_running_loop().create_future()
         with self._lock:
-            ticket = self.pacer.ask(session, min(size, self.pacer.slice_bytes))
+            ticket = self.pacer.ask(
+                session,
+                min(size, self.pacer.slice_bytes),
+                sender,
+            )
         self._turns[ticket] = turn
         self._grant()
         if not turn.done() and (self._granting is None or self._granting.done()):

@@ -38,8 +38,8 @@ class Play:
         self.slices = {}  # session and size by ticket
         self.passed = []  # time, session and size
 
-    def ask(self, session, size=SLICE):
-        ticket = self.pacer.ask(session, size)
+    def ask(self, session, size=SLICE, sender=""):
+        ticket = self.pacer.ask(session, size, sender)
         self.slices[ticket] = (session, size)
         return ticket
 
@@ -163,6 +163,73 @@ def test_bytes_that_do_not_wait_hold_up_others_for_a_second_at_most(charges):
     missing = charged + SLICE - BURST
     seconds = max(missing / RATE, 0.0)
     assert play.now == pytest.approx(seconds, abs=0.0021)
+
+
+def test_bytes_that_do_not_wait_leave_a_part_of_the_rate_to_the_others():
+    play = Play(pacer())
+    for tenth in range(1, 201):
+        play.now = tenth / 10
+        play.pacer.charge(RATE, play.now)  # ten times as many as the line takes
+        play.ask("a")
+        play.grant()
+    assert len(play.passed) * SLICE >= 200 * SLICE * 9 // 10
+
+
+def test_a_sender_with_many_sessions_gets_no_more_than_another():
+    play = Play(pacer())
+    for number in range(30):
+        play.ask(
+            f"session {number}",
+            sender="greedy",
+        )
+    for _ in range(3):
+        play.ask(
+            "session 1",
+            sender="modest",
+        )
+    play.run(turns=6)
+    assert counts_of(play.passed)["session 1"] >= 3
+
+
+def test_sessions_of_one_sender_take_turns_beside_another_sender():
+    play = Play(pacer())
+    messages = {
+        "many": 20,
+        "few": 4,
+    }
+    for session, count in messages.items():
+        for _ in range(count):
+            play.ask(
+                session,
+                sender="first",
+            )
+    for _ in range(24):
+        play.ask(
+            "other",
+            sender="second",
+        )
+    play.run(turns=16)
+    assert counts_of(play.passed) == {
+        "many": 4,
+        "few": 4,
+        "other": 8,
+    }
+
+
+@pytest.mark.parametrize("varied", ["session", "sender"])
+def test_names_that_a_peer_makes_up_are_forgotten(varied):
+    play = Play(pacer())
+    play.ask("always one more waits than passes")
+    for number in range(2500):
+        names = {
+            "session": "a",
+            "sender": "b",
+            varied: str(number),
+        }
+        play.ask(**names)
+        play.run(turns=1)
+    assert len(play.pacer) > 0
+    assert play.pacer.remembered_names < 2100
 
 
 def test_all_pass_at_the_new_rate_after_a_cut():

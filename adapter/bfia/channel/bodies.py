@@ -21,7 +21,7 @@ from adapter.bfia.channel.codec import CHANNEL, GRPC, read_ends, read_session
 from adapter.bfia.channel.pieces import PartBuffer
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, TooLarge
-from gateway.runtime.pacing import Pace, PartnerPacing
+from gateway.runtime.pacing import PartnerPacing, Turns
 
 T = TypeVar("T")
 
@@ -47,12 +47,12 @@ SLOT_COUNTS = {
 }
 
 
-def pace_of(pacing: PartnerPacing, request: Request) -> Pace | None:
-    """Return the pace at which the body of a request from a partner is read.
+def turns_of(pacing: PartnerPacing, request: Request) -> Turns | None:
+    """Return the turns in which the body of a request from a partner is read.
 
-    None if it does not wait for turns: without a limit; a control request; a short body, whose
-    sender could run out of time; a body by gRPC, which arrives as a whole. These bytes count, so
-    that others wait longer.
+    None without a limit, and for a control request. A short body, whose sender could run out of
+    time, does not wait for its turns, and neither does one by gRPC, which arrives as a whole. These
+    bytes count when they arrive, so that others wait longer.
     """
     if not request.scope["path"].startswith(CHANNEL):
         return None
@@ -60,13 +60,12 @@ def pace_of(pacing: PartnerPacing, request: Request) -> Pace | None:
     size = announced(request)
     is_short = size is not None and size <= UNPACED
     if is_short or request.scope["http_version"] == GRPC:
-        pacing.charge(source, size or 0)
-        return None
-    return pacing.of(source, read_session(request.headers.raw))
+        return pacing.tally(source)
+    return pacing.of(source, read_session(request.headers.raw), source)
 
 
-def _unlimited(request: Request) -> Pace | None:
-    """Return no pace: bodies are read as they arrive."""
+def _unlimited(request: Request) -> Turns | None:
+    """Return None: bodies are read as they arrive."""
     return None
 
 
@@ -78,13 +77,13 @@ class Bodies:
         max_body: int,
         stall_for: float = 10.0,
         least_rate: float = 32 * 1024,
-        pace_of: Callable[[Request], Pace | None] = _unlimited,
+        turns_of: Callable[[Request], Turns | None] = _unlimited,
     ) -> None:
         """``max_body`` in bytes, ``stall_for`` in seconds, ``least_rate`` in bytes per second.
 
-        ``pace_of`` returns the pace at which a body is read.
+        ``turns_of`` returns the turns in which a body is read.
         """
-        self._pace_of = pace_of
+        self._turns_of = turns_of
         self._max_body = max_body
         self._stall_for = stall_for
         self._least_rate = least_rate
@@ -115,12 +114,15 @@ class Bodies:
         length = announced(request)
         if length is not None:
             self._refuse_too_large(length)
-        turns = self._pace_of(request)
+        turns = self._turns_of(request)
         if length == 0:
             yield [b""]
             return
         if length is not None and length <= _SMALL:
-            yield [await _within_stall_limit(request.body(), self._stall_for)]
+            body = await _within_stall_limit(request.body(), self._stall_for)
+            if turns is not None:
+                await turns.take(len(body))
+            yield [body]
             return
         async with AsyncExitStack() as held_slots:
             yield await self._read(request, slots or (self.slots("large"),), held_slots, turns)
@@ -130,7 +132,7 @@ class Bodies:
         request: Request,
         slots: Sequence[Semaphore],
         held_slots: AsyncExitStack,
-        turns: Pace | None,
+        turns: Turns | None,
     ) -> list[bytes]:
         """Read a body that may be large; take the slots into ``held_slots`` once it is large."""
         chunks: list[bytes] = []
@@ -178,7 +180,7 @@ class Bodies:
         is slow while other requests wait for one of ``slots``, which the caller holds.
         """
         size = 0
-        turns = self._pace_of(request)
+        turns = self._turns_of(request)
         pace = _Pace(self._stall_for, self._least_rate, request, slots, turns)
         async with aclosing(request.stream()) as chunks:
             while True:
@@ -212,7 +214,7 @@ class _Pace:
         least_rate: float,
         request: Request,
         slots: Sequence[Semaphore],
-        turns: Pace | None,
+        turns: Turns | None,
     ) -> None:
         """``turns`` None: the body does not wait for turns."""
         self._turns = turns

@@ -54,7 +54,7 @@ class PeerHandlers:
             parts.max_body,
             parts.stall_for,
             parts.least_rate,
-            partial(bodies.pace_of, parts.incoming),
+            partial(bodies.turns_of, parts.incoming),
         )
         self._gateway_of = Cache(parts.elsewhere)  # by session
         self._may_bring = Cache(self._ask_may_bring)

@@ -4,11 +4,20 @@ import asyncio
 
 import pytest
 
+from adapter.bfia.channel.bodies import UNPACED
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.relay import Relay
 from gateway.runtime.pacing import PartnerLimit, PartnerPacing
 from route_table.document import parse
-from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, Node, served, until
+from tests.adapter.bfia.channel.nodes import (
+    INVOKE_HEADERS,
+    OK,
+    SESSION,
+    Container,
+    Node,
+    served,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -157,6 +166,24 @@ async def test_short_messages_that_arrive_count_without_waiting(make_node, clien
     await push_all(Container(client, alpha), 8, bytes(64 * KIB))
 
     assert pacing.state("alpha").bytes_per_second > 8 * 64 * KIB // 10
+
+
+async def test_announced_bytes_count_only_once_they_arrive(make_node):
+    pacing = limited(Clock(is_stopped=True), "beta")
+    alpha = await make_node("alpha", incoming=pacing)
+    _, _, address = alpha.url.rpartition("/")
+    host, _, port = address.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = ["POST /v1/interconn/chan/invoke HTTP/1.1", "host: alpha", "expect: 100-continue"]
+    head += [f"{name}: {value}" for name, value in INVOKE_HEADERS.items()]
+    head += ["content-type: application/json", f"content-length: {UNPACED}", "", ""]
+
+    writer.write("\r\n".join(head).encode())
+    await reader.readuntil(b"100 Continue")
+
+    assert pacing.state("beta").bytes_per_second == 0
+    writer.transport.abort()
+    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
 
 async def test_a_relay_keeps_the_pace_of_both_nodes(make_node, client, tmp_path):
