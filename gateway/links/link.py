@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway.domain.links.frames import Frame, LinkLost, decode, encode
+from gateway.domain.links.frames import Frame, Kind, LinkLost, decode, encode
 from gateway.domain.links.multiplex import (
     Broken,
     Credited,
@@ -101,6 +101,10 @@ class Link:
                 frame = decode(message)
                 for event in self._multiplexer.receive(frame):
                     self._handle(event)
+                if frame.kind is Kind.OPEN:
+                    # During a flood, other tasks go on, and streams that were broken off close
+                    # their sockets.
+                    await asyncio.sleep(0)
         finally:
             pinging.cancel()
             self.close()

@@ -238,6 +238,40 @@ def test_bytes_of_a_stream_that_ends_at_the_same_time_are_no_fault():
     assert asyncio.run(reset_while_bytes_arrive()) == []
 
 
+FLOOD = 500  # streams; all of their frames arrive together
+
+
+async def flood_with_streams():
+    """Open and break off many streams; return how many of them had sockets at a time."""
+    counts = []
+    is_over = asyncio.Event()
+
+    def serve(sock, _):
+        sock.close()
+        counts.append(link.streams)
+        if len(counts) == FLOOD:
+            is_over.set()
+
+    async with carriers() as (opened, accepted), asyncio.timeout(SECONDS):
+        for number in range(1, 2 * FLOOD, 2):
+            opened.post(encode(Frame(Kind.OPEN, number)))
+            opened.post(encode(Frame(Kind.RESET, number)))
+        link = link_on(
+            accepted,
+            serve,
+            dials_out=False,
+        )
+        running = asyncio.create_task(link.run())
+        await is_over.wait()
+        link.close()
+        await asyncio.gather(running, return_exceptions=True)
+    return max(counts)
+
+
+def test_a_flood_of_streams_that_are_broken_off_holds_few_sockets():
+    assert asyncio.run(flood_with_streams()) < 10
+
+
 class FaultyConnection:
     """Fails in a way that nobody has foreseen."""
 
