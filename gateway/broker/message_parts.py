@@ -198,14 +198,20 @@ def _refuse_out_of_order(upload: Upload, pieces: Sequence[bytes], offset: int) -
     """Refuse a part that came too early.
 
     Raises `PartsMissing` for the last part of a message of which another part is missing, and
-    `BufferFull` for it while another part is written, or for a part behind too many others.
+    `BufferFull` for it while another part is written, for a part while the last one is written, or
+    for a part behind too many others.
     """
     received = upload.received or 0
     end = offset + sum(len(piece) for piece in pieces)
-    if end == upload.stored.size:
+    is_last = end == upload.stored.size
+    if is_last:
         _refuse_gap(received, offset)
-        if len(upload.writing) > 1:  # the end of the message moves its file
-            raise BufferFull("another part of this message is being written")
+    # The end of the message moves its file.
+    is_exclusive = is_last or upload.last in upload.writing
+    if is_exclusive and len(upload.writing) > 1:
+        raise BufferFull("another part of this message is being written")
+    if is_last:
+        upload.last = offset
     is_ahead = offset > received and offset not in upload.ahead
     most_ahead = len(upload.ahead) + len(upload.writing)
     if is_ahead and most_ahead > MOST_AHEAD:

@@ -41,6 +41,7 @@ class Upload:
     ahead: dict[int, int] = field(default_factory=dict)
     # Offsets of the parts that are being written, or wait for capacity
     writing: set[int] = field(default_factory=set)
+    last: int | None = None  # offset of the last part; None until that may be written
     expiry: asyncio.TimerHandle | None = None  # drops the upload unless another part arrives
 
     @property

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import anyio.to_thread
 import pytest
 
 from gateway.broker import BufferFull, PartsMissing, SessionReleased
@@ -210,6 +211,22 @@ async def test_the_last_part_waits_until_the_others_are_written(brokers):
     await repeated
     await send_the_end(broker)
 
+    assert await pop(broker) == b"x" * 12 + b"end."
+
+
+async def test_no_part_is_written_beside_the_last_one(brokers, monkeypatch):
+    """Attack: a part is repeated while the last one makes the message complete."""
+    monkeypatch.setattr(anyio.to_thread.current_default_thread_limiter(), "total_tokens", 1)
+    broker = brokers.start()
+    await send_part(broker, "a", data=b"x" * 12)
+    ending = asyncio.create_task(send_the_end(broker))
+    await asyncio.sleep(0)  # the only thread writes the last part now
+    with pytest.raises(BufferFull, match="another part"):
+        await send_part(broker, "a", data=b"x" * 12)
+    await ending
+    await send_part(broker, "a", data=b"x" * 12)
+
+    assert brokers.count_files(".part") == 0
     assert await pop(broker) == b"x" * 12 + b"end."
 
 
