@@ -1,6 +1,6 @@
 """``/api/v1/datasets``: this node's tables, who may use them, and what uses them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -35,13 +35,15 @@ from gateway.data.sharing import Sharing
 from gateway.data.table_format import UTF8
 from gateway.data.upload import NAMED, Edit, free_meta
 from gateway.domain.datasets import Dataset, Grant
+from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.errors import Conflict, StorageFailed, near
+from gateway.errors import Conflict, Invalid, StorageFailed, near
 from gateway.http.pagination import page_of
 from gateway.jobs.applications import Applications
 from gateway.jobs.offers import ALL as ALL_PARTNERS
 from gateway.ports import Clock
 from route_table.live import LiveRoutes
+from route_table.model import NODE_ID, NODE_RULE
 
 # Bounds of an expiry: every time zone and database can represent the times within them.
 _FIRST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC)
@@ -366,6 +368,7 @@ def publish(
 
     They never see rows.
     """
+    _refuse_other_names(body.nodes)
     partners = body.nodes or [ALL_PARTNERS]
     return _set_published(request, services, address, partners, body.reason)
 
@@ -489,6 +492,16 @@ def _switch(
     before, after = datasets.switch(address, disabled=disabled)
     record_change(request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason)
     return Reply(_summary(after))
+
+
+def _refuse_other_names(nodes: Sequence[str]) -> None:
+    """Raise `Invalid` for texts that are no node's id."""
+    problems = []
+    for number, node in enumerate(nodes):
+        if node != ALL_PARTNERS and not NODE_ID.fullmatch(node):
+            problems.append(Problem(f"nodes[{number}]", NODE_RULE, node))
+    if problems:
+        raise Invalid(problems)
 
 
 def _set_published(

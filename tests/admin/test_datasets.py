@@ -751,6 +751,19 @@ def test_a_table_of_several_parquet_files_is_not_downloaded(node, parquet):
     assert request(node, "DELETE", "/api/v1/datasets/ns/parts").status_code == 200
 
 
+def test_a_dataset_is_published_for_ids_of_nodes_only(node):
+    names = [PEER, "link://x", "\0", "\ud800", "a b"]
+    body = json.dumps({"nodes": names})
+    refusal = request(node, "PUT", f"{URL}/published", content=body)
+    assert refusal.status_code == 400
+    paths = [problem["path"] for problem in refusal.json()["data"]["problems"]]
+    assert paths == ["nodes[1]", "nodes[2]", "nodes[3]", "nodes[4]"]
+    assert request(node, "GET", URL).json()["published"] == []
+
+    published = request(node, "PUT", f"{URL}/published", json={"nodes": [PEER]})
+    assert published.json()["published"] == [PEER]
+
+
 def test_parquet_needs_its_package(node, parquet, monkeypatch):
     register_in_place(node, "t.parquet", parquet)
     monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it were not installed
