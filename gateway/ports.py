@@ -8,6 +8,7 @@ process or goes to another node.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 
 from anyio import CapacityLimiter
@@ -413,6 +414,8 @@ class Limiters:
     peers: CapacityLimiter  # requests that wait for other nodes
     news: CapacityLimiter  # callbacks and polls, which are short, and on which jobs wait
     rest: CapacityLimiter  # everything else
+    # Verifications of reports for other nodes: computing, of which partners may request any number.
+    verification: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 2))
 
 
 Clock = Callable[[], datetime]  # returns the time now, timezone-aware in UTC

@@ -101,7 +101,7 @@ def peer_router(
     ) -> VerificationResult:
         """A report that is refused has its reason as ``result_code``; nothing is stored."""
         work = partial(_verification_result, verifiers, signing_key, clock, body)
-        return await run_blocking(peers.limiters.rest, caller.sender, work)
+        return await run_blocking(peers.limiters.verification, caller.sender, work)
 
     return router
 

@@ -28,7 +28,15 @@ from gateway.admin.deps import (
     service,
 )
 from gateway.admin.responses import partners as responses
-from gateway.domain.applications import Application, Kind, Side, jobs_in_words, shown_scope
+from gateway.config.schema.tee import TeePolicy, policy_of
+from gateway.domain.applications import (
+    Application,
+    Kind,
+    Side,
+    jobs_in_words,
+    shown_scope,
+    tee_policies,
+)
 from gateway.domain.approval import AuditStatus
 from gateway.domain.permit_scope import read_scope
 from gateway.domain.spec import NodeId
@@ -111,6 +119,10 @@ class Applying(Input):
             "(provider/name); empty: none."
         ),
     )
+    tee: TeePolicy | None = Field(
+        default=None,
+        description="Of a contract: the attestation reports that runs under it have to bring.",
+    )
     fields: dict[str, Any] = Field(
         default_factory=dict, description="Further fields of the standard's body."
     )
@@ -142,6 +154,13 @@ class Deciding(Why):
         description=(
             "Of a contract: whether the partner has to sign its messages: required, accepted or "
             "off; default: required."
+        ),
+    )
+    tee: TeePolicy | None = Field(
+        default=None,
+        description=(
+            "Of a contract: attestation reports of runs under it, in addition to those that were "
+            "applied for; the stricter requirement of each kind holds."
         ),
     )
 
@@ -263,6 +282,7 @@ def approve(
         "most_jobs": body.jobs,
         "signing": body.signing,
         "scope": read_scope(body.scope.model_dump()),
+        "tee_approved": policy_of(body.tee),
     }
     changes = {name: value for name, value in fields.items() if value is not None}
     before, after = services.applications.decide(
@@ -395,6 +415,8 @@ def _visible_fields(services: ApplicationServices, application: Application) -> 
         "jobs_in_words": jobs_in_words(application),
         "key": services.key_ids(application),
         "signed": _is_signed(application),
+        "tee": to_plain(application.tee_approved or application.tee),
+        "tee_agreed": _is_tee_agreed(application),
     }
 
 
@@ -407,6 +429,17 @@ def _is_signed(application: Application) -> bool | None:
     if application.kind is not Kind.CONTRACT or not is_partners:
         return None
     return bool(application.keys)  # the key that signed the application
+
+
+def _is_tee_agreed(application: Application) -> bool | None:
+    """Return whether the approval of a contract states its attestation reports.
+
+    None for a contract without them, and for an application that is not approved.
+    """
+    has_policy = bool(tee_policies(application))
+    if application.status is not AuditStatus.APPROVED or not has_policy:
+        return None
+    return application.tee_approved is not None
 
 
 def _announcements(acknowledgements: Sequence[Acknowledgement]) -> dict[str, Any]:

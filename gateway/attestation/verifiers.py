@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import structlog
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 from gateway.attestation.dcap import DcapVerifier
@@ -24,6 +25,8 @@ from gateway.domain.attestation import (
     ReportRefused,
     UnifiedReport,
 )
+
+log = structlog.get_logger(__name__)
 
 PLUG_INS = "bfia_gateway.tee_verifiers"  # group of entry points
 BUILT_IN = (SGX, TDX, SOFTWARE)  # platforms
@@ -76,7 +79,16 @@ class Verifiers:
                 "TEE_PLATFORM_UNSUPPORTED",
                 f"reports of {report.platform[:100]!r} are not verified here: {why}",
             )
-        return verifier.verify(report, now)
+        try:
+            return verifier.verify(report, now)
+        except ReportRefused:
+            raise
+        except Exception as error:  # of a plug-in or library
+            log.exception("the verifier of a platform failed", platform=report.platform)
+            raise ReportRefused(
+                "TEE_VERIFIER_FAILED",
+                f"the verifier of {report.platform} failed: {type(error).__name__}",
+            ) from error
 
 
 def platforms() -> tuple[str, ...]:

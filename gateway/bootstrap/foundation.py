@@ -12,6 +12,7 @@ from anyio import CapacityLimiter
 from gateway.auth import RunTokens
 from gateway.bootstrap import parts
 from gateway.config.schema import Settings
+from gateway.config.schema.tee import policies_of
 from gateway.config.secrets import database_url, webhook_receivers
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
@@ -28,6 +29,7 @@ from gateway.events.webhooks import Webhooks
 from gateway.jobs.model_permits import ModelPermits
 from gateway.jobs.new_jobs import roles_of
 from gateway.jobs.permit_holdings import PermitHoldings
+from gateway.jobs.tee_policies import TeePolicies
 from gateway.jobs.trust import Trust
 from gateway.ports import Clock, Limiters
 from gateway.runtime.context import NodeContext
@@ -94,6 +96,7 @@ class Registries:
     sharing: Sharing  # which jobs and partners may use the datasets
     stored_applications: SqlApplications  # to and from partners
     trust: Trust  # contracts and permits of jobs
+    tee_policies: TeePolicies  # of the attestation reports of runs
     model_permits: ModelPermits
     feed: Feed  # of events
     webhooks: Webhooks
@@ -194,6 +197,13 @@ def build_registries(foundation: Foundation) -> Registries:
             holdings,
             sharing,
             settings.trust.level,
+            roles,
+            clock,
+        ),
+        tee_policies=TeePolicies(
+            node,
+            policies_of(settings.tee),
+            stored_applications,
             roles,
             clock,
         ),

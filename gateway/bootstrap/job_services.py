@@ -14,7 +14,7 @@ from gateway.bootstrap.foundation import Foundation, Registries
 from gateway.bootstrap.late import LateServices
 from gateway.bootstrap.peer_services import PeerServices
 from gateway.bootstrap.run_services import RunServices
-from gateway.config.schema.tee import policies_of, software_keys_of
+from gateway.config.schema.tee import software_keys_of
 from gateway.data.combined_storage import Storages
 from gateway.data.workspace import check_storage, try_to_write
 from gateway.domain.spec import NodeId
@@ -232,7 +232,7 @@ def build_participation(
             foundation.context,
             runs.executor,
             registries.storage,
-            policies_of(foundation.settings.tee),
+            registries.tee_policies,
             verifiers,
             registries.audit,
         ),
@@ -303,6 +303,7 @@ def _admission_rules(
         signatures=engines.image_signatures,
         bundles=peers.bundles,
         trust=registries.trust,
+        tee_policies=registries.tee_policies,
         model_permits=registries.model_permits,
         audit=partial(_audit, foundation, registries, 403),  # the HTTP status in the audit log
         require_images=settings.providers.image == "require",

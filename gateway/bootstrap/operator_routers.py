@@ -40,6 +40,7 @@ from gateway.bootstrap.peer_proof import listener_proof
 from gateway.bootstrap.peer_routers import SMALL_BODY
 from gateway.bootstrap.services import Services
 from gateway.config.schema import Settings
+from gateway.config.schema.tee import policy_of
 from gateway.config.secrets import oidc_client
 from gateway.console import session
 from gateway.domain.applications import Application, Kind
@@ -345,6 +346,7 @@ def _compose_application(services: Services, body: applications.Applying) -> App
         address=body.address,
         contract_id=contract_id,
         signing=body.signing or _signing(services, body.partner),
+        tee=policy_of(body.tee),
     )
     return client.compose_application(services.partners.card, draft, services.foundation.clock())
 

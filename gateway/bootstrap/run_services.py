@@ -55,7 +55,7 @@ def build_run_services(
         signatures=engines.image_signatures,
         pinned=registries.registry.pin,
         limits=engines.capacities.ceilings,
-        attested={name: policy.platform for name, policy in settings.tee.providers.items()},
+        demanded_report=registries.tee_policies.demanded_report,
     )
     launching = Launching(
         foundation.context,

@@ -344,6 +344,16 @@ Limits = Annotated[
         ),
     ),
 ]
+ReportsOfRuns = Annotated[
+    Path | None,
+    typer.Option(
+        "--tee",
+        help=(
+            "Of a contract: file with the attestation reports that runs under it have to bring: "
+            "platform, measurements, signers, max_age, tcb."
+        ),
+    ),
+]
 # Fields of the standard with the headings that people see.
 _OFFER_HEADINGS = {
     "join_columns": "match id",
@@ -387,6 +397,7 @@ def apply(
         Path | None,
         typer.Option(help="File with further fields of the standard's body, such as name or dag."),
     ] = None,
+    tee: ReportsOfRuns = None,
 ) -> Output:
     """Apply to a node for a contract, or for the use of its datasets, projects, flows or models. A
     person there decides.
@@ -404,6 +415,7 @@ def apply(
         "expires_at": _expiry(days),
         "scope": _ids_by_key(scope or []),
         "fields": further_fields,
+        "tee": read_object(tee) if tee else None,
     }
     application = node.call("POST", "/api/v1/applications", body)
     yield application
@@ -452,6 +464,7 @@ def applications(
         "until": when("expires_at", length=16),
         "key id": "key",
         "signed": "signed",
+        "TEE": _tee,
         "trouble": "trouble",
     }
     listing(response, "applications", columns, noun="application")
@@ -468,6 +481,18 @@ def _scope(application: Mapping[str, Any]) -> str:
     """Return the limits of a permit, such as ``PROJECT p1, COMPONENT bank/psi``."""
     parts = [f"{key} {' '.join(ids)}" for key, ids in application["scope"].items()]
     return ", ".join(parts)
+
+
+def _tee(application: Mapping[str, Any]) -> str:
+    """Return the attestation reports that a contract demands; empty for none."""
+    policy = application.get("tee")
+    if policy is None:
+        return ""
+    measurements = [f"{measurement[:12]}…" for measurement in policy["measurements"]]
+    text = f"{policy['platform']} {', '.join(measurements)}, {policy['max_age']} s"
+    if application["tee_agreed"] is False:
+        text += f" ({t('only this node demands it')})"
+    return text
 
 
 def _ids_by_key(scope: Sequence[str]) -> dict[str, list[str]]:
@@ -498,6 +523,7 @@ def approve(
             )
         ),
     ] = "",
+    tee: ReportsOfRuns = None,
     reason: options.Reason = "",
 ) -> Output:
     """Approve a partner's application. Before a contract, compare the id of its key by telephone.
@@ -510,6 +536,7 @@ def approve(
         "jobs": jobs,
         "scope": _ids_by_key(scope or []),
         "signing": signing or None,
+        "tee": read_object(tee) if tee else None,
     }
     yield from _change(node, number, "approve", body)
 
@@ -631,6 +658,13 @@ def _change(
     scope = _scope(application)
     if scope and application["status"] == "APPROVED":
         say(f"the permit is only for {scope}")
+    policy = application.get("tee")
+    if policy is not None and application["status"] == "APPROVED":
+        platform = policy["platform"]
+        say(
+            f"runs under the contract have to prove their TEE: {platform} "
+            "(no platform was verified on hardware yet)"
+        )
     trouble = application["trouble"]
     if trouble:
         warn([trouble])

@@ -15,6 +15,8 @@ from enum import StrEnum
 from typing import Any
 
 from gateway.domain.approval import AuditStatus
+from gateway.domain.attestation import AttestationPolicy
+from gateway.domain.attestation_policies import Contradiction, Demand, combined
 from gateway.domain.permit_scope import UNLIMITED, Scope, narrowed, read_scope
 from gateway.domain.spec import NodeId
 from gateway.domain.states import IllegalMove
@@ -112,6 +114,10 @@ class Application:
     # Public keys that prove the partner's messages about a contract. In a partner's application for
     # a contract: the key that signed it.
     keys: tuple[str, ...] = ()
+    # For a contract: the attestation reports of runs, as applied for and as approved; the approval
+    # of an older partner has none. Both hold.
+    tee: AttestationPolicy | None = None
+    tee_approved: AttestationPolicy | None = None
     # For a contract: what the partner knows of this node, None: not recorded yet; and what the
     # notice `UPDATE` is about to bring it.
     announced: Announcement | None = None
@@ -207,6 +213,30 @@ def shown_scope(application: Application) -> Scope:
     if is_decided_here or application.scope != UNLIMITED:
         return application.scope
     return requested_scope(application)
+
+
+def tee_policies(contract: Application) -> list[AttestationPolicy]:
+    """Return the policies of attestation reports in a contract, each once."""
+    policies = dict.fromkeys((contract.tee, contract.tee_approved))
+    return [policy for policy in policies if policy is not None]
+
+
+def approved_tee(
+    contract: Application,
+    policy: AttestationPolicy | None,
+) -> AttestationPolicy | Contradiction | None:
+    """Return the policy of a contract's approval: as applied for, and that of the approving node.
+
+    None if neither has one.
+    """
+    demands = []
+    if contract.tee is not None:
+        demands.append(Demand("the application", contract.tee))
+    if policy is not None:
+        demands.append(Demand("the approval", policy))
+    if not demands:
+        return None
+    return combined(demands)
 
 
 def reapplied(existing: Application, new: Application) -> Application:

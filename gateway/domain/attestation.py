@@ -3,7 +3,8 @@
 A run proves with a report of its platform which program it is. The standard wraps the reports of
 all platforms in one form, the unified attestation report. A verifier checks the platform's
 signature and returns the `Claims` of the report; `check_claims` compares these with the policy of
-the node and with the run that the report was made for.
+the node and with the run that the report was made for. `gateway.domain.attestation_policies` has
+the policies of providers and contracts.
 """
 
 import hashlib
@@ -12,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+from gateway.domain.timeouts import time_after
 
 SGX = "SGX_DCAP"  # the standard's name of Intel SGX with DCAP
 TDX = "TDX"  # Intel TDX, which the standard does not name
@@ -24,6 +27,9 @@ BINDING_SIZE = 32  # of these, the bytes for the run; the others are the hash of
 _REPORT_VERSION = "1.0"
 _REPORT_TYPES = ("BackgroundCheck", "Passport", "Uas")
 _LARGEST_REPORT = 256 * 1024  # characters; a quote with its collateral has about 25,000
+_LONGEST_MESSAGE = 500  # characters of a refusal: texts of a report may be long
+# Seconds beyond max_age, for a report that is being verified, after which its run is ended.
+_REPORT_GRACE = 15
 # Lets reports made at the moment of the launch pass on machines whose clocks differ a little.
 _CLOCK_SKEW = timedelta(seconds=60)
 
@@ -34,7 +40,7 @@ class ReportRefused(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-        self.message = message
+        self.message = message[:_LONGEST_MESSAGE]
 
 
 @dataclass(frozen=True)
@@ -63,13 +69,13 @@ class Claims:
 
 @dataclass(frozen=True)
 class AttestationPolicy:
-    """The requirements for the reports of a provider's runs."""
+    """The requirements for the reports of runs."""
 
     platform: str
-    measurements: frozenset[str]
-    signers: frozenset[str]  # empty: any
-    max_age: timedelta  # from the launch of the run to its report
-    tcb_statuses: frozenset[str]
+    measurements: tuple[str, ...]
+    signers: tuple[str, ...] = ()  # empty: any
+    max_age: int = 300  # seconds from the launch of the run to its report
+    tcb: tuple[str, ...] = ("UpToDate",)
 
 
 @dataclass(frozen=True)
@@ -86,12 +92,15 @@ class Attestation:
     """The report that a run has to bring, and its result."""
 
     platform: str  # the platform that the node demands
+    policy: AttestationPolicy | None = None  # at the launch; None: stored by an earlier version
+    demanded_by: tuple[str, ...] = ()  # the provider, and the contracts with partners
     verified_at: datetime | None = None  # None: no report was verified
     measurement: str = ""
     signer: str = ""
     tcb_status: str = ""
     is_hardware: bool = False  # False for a report that was signed by software
     public_key: str = ""  # PEM; inputs are encrypted for this key of the run
+    report_digest: str = ""  # SHA-256 of the verified report
 
 
 def read_report(value: Any) -> UnifiedReport:
@@ -162,14 +171,41 @@ def check_claims(
     now: datetime,
 ) -> None:
     """Compare a report with a policy and with its run. Raises `ReportRefused`."""
-    checks = (
-        *_checks_of_program(claims, policy),
-        *_checks_of_run(claims, run),
-        *_checks_of_time(claims, policy, run, now),
+    _require(
+        (
+            *_checks_of_program(claims, policy),
+            *_checks_of_run(claims, run),
+            *_checks_of_time(claims, policy, run, now),
+        )
     )
-    for check in checks:
-        if not check.is_met:
-            raise ReportRefused(check.reason, check.message)
+
+
+def report_deadline(
+    attestation: Attestation | None,
+    launched_at: datetime | None,
+) -> datetime | None:
+    """Return when a run without a verified report is ended; None for a run that needs none.
+
+    No report would be accepted any more then.
+    """
+    if attestation is None or attestation.verified_at is not None or attestation.policy is None:
+        return None
+    seconds = attestation.policy.max_age + _REPORT_GRACE
+    return time_after(launched_at, seconds)
+
+
+def check_result(attestation: Attestation, policy: AttestationPolicy) -> None:
+    """Compare a verified report with a policy that is in force now. Raises `ReportRefused`."""
+    claims = Claims(
+        platform=attestation.platform,
+        measurement=attestation.measurement,
+        signer=attestation.signer,
+        user_data=b"",
+        tcb_status=attestation.tcb_status,
+        is_debug=False,  # a report of debug mode is never verified
+        is_hardware=attestation.is_hardware,
+    )
+    _require(_checks_of_program(claims, policy))
 
 
 @dataclass(frozen=True)
@@ -181,9 +217,16 @@ class _Check:
     message: str
 
 
+def _require(checks: tuple[_Check, ...]) -> None:
+    """Raise `ReportRefused` for the first requirement that is not met."""
+    for check in checks:
+        if not check.is_met:
+            raise ReportRefused(check.reason, check.message)
+
+
 def _checks_of_program(claims: Claims, policy: AttestationPolicy) -> tuple[_Check, ...]:
     """Compare platform, state and program with the policy."""
-    states = ", ".join(sorted(policy.tcb_statuses))
+    states = ", ".join(sorted(policy.tcb))
     return (
         _Check(
             claims.platform == policy.platform,
@@ -197,7 +240,7 @@ def _checks_of_program(claims: Claims, policy: AttestationPolicy) -> tuple[_Chec
             "the program runs in debug mode, in which its memory can be read",
         ),
         _Check(
-            claims.tcb_status in policy.tcb_statuses,
+            claims.tcb_status in policy.tcb,
             "TEE_TCB_STATUS",
             f"the platform's state is {claims.tcb_status}, and the policy allows {states}",
         ),
@@ -244,7 +287,6 @@ def _checks_of_time(
     """
     issued_at = claims.issued_at or run.launched_at
     age = now - min(issued_at, run.launched_at)
-    seconds = round(policy.max_age.total_seconds())
     return (
         _Check(
             issued_at <= now + _CLOCK_SKEW,
@@ -252,8 +294,9 @@ def _checks_of_time(
             "the time of the report is in the future",
         ),
         _Check(
-            age <= policy.max_age,
+            age <= timedelta(seconds=policy.max_age),
             "TEE_REPORT_OLD",
-            f"the report came more than {seconds} s (max_age) after the launch or its own time",
+            f"the report came more than {policy.max_age} s (max_age) after the launch or its own "
+            "time",
         ),
     )

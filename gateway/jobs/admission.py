@@ -354,6 +354,7 @@ class Admission:
         if problems:
             draft.refuse(Invalid(problems))  # never in a dry run: `dry_run` has reported them
         self._check_contract(draft)
+        self._check_reports(draft)
         self._check_components(draft)
         if spec.old_job_id and draft.existing is None and not draft.dry_run:
             self._inherit(draft)
@@ -401,6 +402,14 @@ class Admission:
         text = f"{refusal.reason}: {refusal.message}"
         remedy = f"have {refusal.node} apply: bfia-gateway partner apply flow, or project"
         draft.refuse(refusal, problem("contract", text, remedy))
+
+    def _check_reports(self, draft: Draft) -> None:
+        """Refuse a job whose runs here could bring no report that all policies accept."""
+        refusal = self._rules.tee_policies.refusal(draft.spec)
+        if refusal is None:
+            return
+        remedy = "have the contract or tee.providers changed, so that one report suits both"
+        draft.refuse(refusal, *as_problems("contract", refusal.problems, remedy))
 
     def _check_components(self, draft: Draft) -> None:
         """Check components, parameters, datasets and the model; report all problems together."""

@@ -13,6 +13,7 @@ from gateway.jobs.bundles import Bundles
 from gateway.jobs.intake import Intake
 from gateway.jobs.model_permits import ModelPermits
 from gateway.jobs.new_jobs import roles_of
+from gateway.jobs.tee_policies import TeePolicies
 from gateway.jobs.trust import Trust
 from gateway.providers.images import SignaturePolicy
 from provider_registry.registry import Registry
@@ -48,6 +49,7 @@ class Rules:
     signatures: SignaturePolicy  # of images
     bundles: Bundles
     trust: Trust  # contracts and permits
+    tee_policies: TeePolicies  # of the attestation reports of runs
     model_permits: ModelPermits
     # Writes a refused start into the audit log. Takes the node that requested the start, the text
     # of the event, and details.

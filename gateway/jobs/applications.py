@@ -28,6 +28,8 @@ from gateway.domain.applications import (
     Side,
 )
 from gateway.domain.approval import AuditStatus
+from gateway.domain.attestation import AttestationPolicy
+from gateway.domain.attestation_policies import Contradiction
 from gateway.domain.permit_scope import UNLIMITED, beyond
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
@@ -59,7 +61,13 @@ ApplicationChange = Callable[[Application], Application]
 MAX_OF_PARTNER = 200  # undecided applications of one partner, at most
 _MAX_TROUBLE = 1000  # characters of a failed call's message that are stored
 _GRANT_REVOKED = "the grant of the dataset was revoked"  # reason of a permit's end
-_AUDITED = ("status", "expires_at", "most_jobs", "url")  # fields in the audit log of a change
+_AUDITED = (
+    "status",
+    "expires_at",
+    "most_jobs",
+    "url",
+    "tee_approved",
+)  # fields in the audit log of a change
 
 
 @dataclass(frozen=True)
@@ -378,6 +386,8 @@ class Applications:
         """
         undecided = replace(self.store.get(number), **changes)
         _check_limits(undecided)
+        if approve:
+            changes["tee_approved"] = _approved_tee(undecided)
         token = ""  # the permit; a contract has none
         token_digest = ""
         if approve:
@@ -704,6 +714,21 @@ def _check_limits(undecided: Application) -> None:
     if excess != UNLIMITED:
         rule = f"must be within the scope that was applied for: {requested}"
         raise Invalid([Problem("scope", rule, str(excess))])
+
+
+def _approved_tee(undecided: Application) -> AttestationPolicy | None:
+    """Return the attestation reports of a contract's approval; None without any.
+
+    Raises `Invalid` for an approval that contradicts the application, or is for no contract.
+    """
+    policy = undecided.tee_approved
+    if policy is not None and undecided.kind is not Kind.CONTRACT:
+        rule = "is only for an application for a contract: leave it out"
+        raise Invalid([Problem("tee", rule)])
+    approved = applications.approved_tee(undecided, policy)
+    if isinstance(approved, Contradiction):
+        raise Invalid(approved.problems, reason="TEE_POLICY_CONFLICT")
+    return approved
 
 
 def _checked(application: Application, change: ApplicationChange) -> Application:

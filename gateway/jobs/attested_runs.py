@@ -1,8 +1,9 @@
 """Runs that get their inputs only after their attestation report was verified."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import BinaryIO, NoReturn
 
 import structlog
@@ -13,11 +14,11 @@ from gateway.data.combined_storage import Storages
 from gateway.data.storage import METADATA
 from gateway.domain.attestation import (
     Attestation,
-    AttestationPolicy,
     Claims,
     ReportRefused,
     RunFacts,
     check_claims,
+    check_result,
     read_report,
     run_binding,
 )
@@ -27,13 +28,13 @@ from gateway.domain.spec import Failure
 from gateway.domain.states import RunStatus
 from gateway.errors import Conflict, NotAllowed, NotFound
 from gateway.jobs.executor import Executor
+from gateway.jobs.tee_policies import TeePolicies
 from gateway.runtime.context import NodeContext
 from gateway.store.audit import SqlAudit
 
 log = structlog.get_logger(__name__)
 
 _ACTION = "tee report"  # in the audit
-_LONGEST_MESSAGE = 500  # characters of a refusal in the audit
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,10 @@ class AttestedRuns:
         context: NodeContext,
         executor: Executor,
         storage: Storages,
-        policies: Mapping[str, AttestationPolicy],
+        policies: TeePolicies,
         verifiers: Verifiers,
         audit: SqlAudit,
     ) -> None:
-        """``policies``: by the provider's name."""
         self._store = context.store
         self._clock = context.clock
         self._executor = executor
@@ -81,22 +81,22 @@ class AttestedRuns:
     ) -> Mapping[str, InputFiles]:
         """Verify the report of a run; return its inputs.
 
-        A refused report ends the run. Raises `NotFound` for an unknown run, `Conflict` for a run
-        that is not running, and `NotAllowed` with the reason of a refusal.
+        A refused report ends the run. A run that repeats its verified report, as it did not get the
+        response, gets the same one. Raises `NotFound` for an unknown run, `Conflict` for a run that
+        is not running, and `NotAllowed` with the reason of a refusal.
         """
         local, run = self._find_run(run_id)
-        attestation = self._attestation_of(run)
+        attestation = _attestation_of(run)
+        digest = _digest(report)
         if attestation.verified_at is not None:
-            raise Conflict("the run's report was verified before", reason="TEE_REPORT_REPEATED")
+            _check_repetition(attestation, digest, public_key)
+            self._check_policy(local, run, attestation)
+            return self._inputs(run)
         try:
-            claims = self._verified(run, report, public_key)
+            claims = self._verified(local, run, attestation, report, public_key)
         except ReportRefused as refusal:
             self._refuse(local, run, refusal)
-        now = self._clock()
-        self._executor.record(
-            local.id,
-            Attested(run.run_id, _attestation(claims, public_key, now), now),
-        )
+        # The audit precedes the record: a gateway that dies in between has handed over nothing.
         self._write_audit(
             local,
             run,
@@ -105,7 +105,29 @@ class AttestedRuns:
                 "platform": claims.platform,
                 "measurement": claims.measurement,
                 "hardware": claims.is_hardware,
+                "demanded_by": attestation.demanded_by,
             },
+        )
+        now = self._clock()
+        result = replace(
+            attestation,
+            platform=claims.platform,
+            verified_at=now,
+            measurement=claims.measurement,
+            signer=claims.signer,
+            tcb_status=claims.tcb_status,
+            is_hardware=claims.is_hardware,
+            public_key=public_key,
+            report_digest=digest,
+        )
+
+        def check_first(current: LocalJob) -> None:
+            _check_may_record(current.run(run_id), digest, public_key)
+
+        self._executor.record(
+            local.id,
+            Attested(run.run_id, result, now),
+            allowed=check_first,
         )
         return self._inputs(run)
 
@@ -117,20 +139,40 @@ class AttestedRuns:
     ) -> SealedFile:
         """Open a file of an input of a run whose report was verified.
 
-        Raises `NotFound`, and `NotAllowed` (TEE_REPORT_MISSING) without a verified report.
+        The report has to meet the policies that are in force now; otherwise the run ends. Raises
+        `NotFound`, and `NotAllowed`: TEE_REPORT_MISSING without a verified report, or the reason of
+        the refusal.
         """
-        _, run = self._find_run(run_id)
-        attestation = self._attestation_of(run)
+        local, run = self._find_run(run_id)
+        attestation = _attestation_of(run)
         if attestation.verified_at is None:
             raise NotAllowed(
                 "inputs are given only after the run's report was verified",
                 reason="TEE_REPORT_MISSING",
             )
+        self._check_policy(local, run, attestation)
         files = self._inputs(run).get(name)
         if files is None or file not in files.files:
             raise NotFound(f"the run has no file {file!r} of an input {name!r}")
         content = self._storage.open_file(files.address, file)
         return SealedFile(content, attestation.public_key)
+
+    def _check_policy(
+        self,
+        local: LocalJob,
+        run: Run,
+        attestation: Attestation,
+    ) -> None:
+        """End a run whose verified report does not meet the policies any more.
+
+        Raises `NotAllowed`.
+        """
+        provider = run.software.component.provider
+        try:
+            policy = self._policies.in_force(local.spec, provider, attestation)
+            check_result(attestation, policy)
+        except ReportRefused as refusal:
+            self._refuse(local, run, refusal)
 
     def _find_run(self, run_id: str) -> tuple[LocalJob, Run]:
         """Return a run that is running, with its job. Raises `NotFound` and `Conflict`."""
@@ -146,33 +188,23 @@ class AttestedRuns:
                 reason="TEE_RUN_STARTING",
             )
         if run.status is not RunStatus.RUNNING:
-            raise Conflict("the run is over or being stopped", reason="RUN_OVER")
+            raise _run_over()
         return local, run
-
-    def _attestation_of(self, run: Run) -> Attestation:
-        """Return what the run has to prove. Raises `NotAllowed` if it has to prove nothing."""
-        if run.attestation is None:
-            provider = run.software.component.provider
-            raise NotAllowed(
-                f"this node demands no report of provider {provider}: tee.providers does not "
-                "name it",
-                reason="TEE_NOT_DEMANDED",
-            )
-        return run.attestation
 
     def _verified(
         self,
+        local: LocalJob,
         run: Run,
+        attestation: Attestation,
         report: object,
         public_key: str,
     ) -> Claims:
-        """Return the claims of a report that fits the policy and the run.
+        """Return the claims of a report that fits the policies and the run.
 
         Raises `ReportRefused`.
         """
-        policy = self._policies.get(run.software.component.provider)
-        if policy is None:  # the settings have changed since the launch
-            raise ReportRefused("TEE_NOT_DEMANDED", "tee.providers does not name the provider")
+        provider = run.software.component.provider
+        policy = self._policies.in_force(local.spec, provider, attestation)
         assert run.started_at is not None  # the run is running
         now = self._clock()
         facts = RunFacts(
@@ -197,18 +229,20 @@ class AttestedRuns:
             task=run.task_name,
             reason=refusal.reason,
         )
-        self._executor.record(
-            local.id,
-            Broken(run.run_id, Failure(refusal.reason, refusal.message), self._clock()),
-        )
+        demanded_by = run.attestation.demanded_by if run.attestation else ()
         self._write_audit(
             local,
             run,
             status=403,
             detail={
                 "reason": refusal.reason,
-                "message": refusal.message[:_LONGEST_MESSAGE],
+                "message": refusal.message,
+                "demanded_by": demanded_by,
             },
+        )
+        self._executor.record(
+            local.id,
+            Broken(run.run_id, Failure(refusal.reason, refusal.message), self._clock()),
         )
         raise NotAllowed(refusal.message, reason=refusal.reason)
 
@@ -248,18 +282,49 @@ class AttestedRuns:
         return inputs
 
 
-def _attestation(
-    claims: Claims,
+def _attestation_of(run: Run) -> Attestation:
+    """Return what the run has to prove. Raises `NotAllowed` if it has to prove nothing."""
+    if run.attestation is None:
+        provider = run.software.component.provider
+        raise NotAllowed(
+            f"this node demands no report of provider {provider}: neither tee.providers nor a "
+            "contract has a policy for it",
+            reason="TEE_NOT_DEMANDED",
+        )
+    return run.attestation
+
+
+def _check_may_record(
+    run: Run | None,
+    digest: str,
     public_key: str,
-    now: datetime,
-) -> Attestation:
-    """Return the result of a verified report."""
-    return Attestation(
-        platform=claims.platform,
-        verified_at=now,
-        measurement=claims.measurement,
-        signer=claims.signer,
-        tcb_status=claims.tcb_status,
-        is_hardware=claims.is_hardware,
-        public_key=public_key,
-    )
+) -> None:
+    """Raise `Conflict` for a run that has ended, or has brought another report since."""
+    if run is None or run.status is not RunStatus.RUNNING:
+        raise _run_over()
+    attestation = run.attestation
+    if attestation is not None and attestation.verified_at is not None:
+        _check_repetition(attestation, digest, public_key)
+
+
+def _check_repetition(
+    attestation: Attestation,
+    digest: str,
+    public_key: str,
+) -> None:
+    """Raise `Conflict` unless report and key are those that were verified."""
+    if attestation.report_digest != digest or attestation.public_key != public_key:
+        raise Conflict(
+            "another report of the run was verified before",
+            reason="TEE_REPORT_REPEATED",
+        )
+
+
+def _run_over() -> Conflict:
+    """Return the refusal of a run that has ended."""
+    return Conflict("the run is over or being stopped", reason="RUN_OVER")
+
+
+def _digest(report: object) -> str:
+    """Return the SHA-256 of a report, in hexadecimal digits."""
+    return sha256(json.dumps(report, sort_keys=True).encode()).hexdigest()

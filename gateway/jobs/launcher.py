@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -33,7 +33,7 @@ from gateway.domain.execution.messages import (
 )
 from gateway.domain.redaction import for_others
 from gateway.domain.run import NODE_FOLDER, LocalJob, Run
-from gateway.domain.spec import Failure, NodeId
+from gateway.domain.spec import Failure, JobSpec, NodeId
 from gateway.errors import DatabaseAway, EngineFailed, GatewayError, StorageFailed
 from gateway.ports import AttestationSite, Site
 from gateway.providers.images import SignaturePolicy
@@ -74,8 +74,9 @@ class LaunchRules:
     # Returns the limits that the engine enforces for a run. If the job requests none, they follow
     # from the capacity of the engine.
     limits: Callable[[Run], Mapping[str, float | None]]
-    # provider -> TEE platform of which its runs must bring a report
-    attested: Mapping[str, str] = field(default_factory=dict)
+    # Takes a job and a provider's name; returns the report that its runs have to bring, None
+    # without one. Raises `Invalid` for policies that contradict each other.
+    demanded_report: Callable[[JobSpec, str], Attestation | None]
 
 
 class ImageMissing(Exception):
@@ -147,7 +148,8 @@ class Launching:
         """
         software = run.software
         try:
-            self._check_inputs(run)
+            run = self._with_demanded_report(local, run)
+            _check_inputs(run)
             self.disk.check_room(run)
             # This digest is only recorded with the run. It need not be compared with the approved
             # digest here: the engine refuses to launch an image with any other digest.
@@ -176,29 +178,16 @@ class Launching:
             self._clock(),
             image_digest=digest,
             granted=rights_in_words(self._allowed(run)),
-            attestation=self._attestation_of(run),
+            attestation=run.attestation,
         )
 
-    def _attestation_of(self, run: Run) -> Attestation | None:
-        """Return the report that a run has to bring; None if the node demands none."""
-        platform = self._rules.attested.get(run.software.component.provider)
-        if platform is None:
-            return None
-        return Attestation(platform)
-
-    def _check_inputs(self, run: Run) -> None:
-        """Raise `EngineFailed` if a run could get inputs without its attestation report.
-
-        The credentials for a storage elsewhere let a run read its inputs there.
-        """
-        if self._attestation_of(run) is None:
-            return
-        addresses = (*run.data.inputs.values(), *run.data.outputs.values())
-        if any(address.storage != NODE_FOLDER for address in addresses):
-            raise EngineFailed(
-                "the data of a run that has to prove its TEE must be in the node's folder",
-                reason="TEE_STORAGE",
-            )
+    def _with_demanded_report(self, local: LocalJob, run: Run) -> Run:
+        """Return a run with the report that it has to bring. Raises `Invalid`."""
+        provider = run.software.component.provider
+        return replace(
+            run,
+            attestation=self._rules.demanded_report(local.spec, provider),
+        )
 
     def _check_not_over(self, local: LocalJob, run: Run) -> None:
         """Raise `_Stopped` if the run is over, according to the current record of its job.
@@ -419,38 +408,15 @@ class Launching:
                 "n_threads": allowance.n_threads or 0,  # 0: not set
                 "chunk_size": allowance.chunk_size or 0,
             },
-            attestation=self._attestation_site(run, shared_site, digest),
+            attestation=_attestation_site(run, shared_site, digest),
         )
-        run = self._without_inputs(run)
+        run = _without_inputs(run)
         # The copy for the adapter has the secret that the container presents to the channel.
         run = replace(
             run,
             token=shared_site.secret_of(run.token),
         )
         return self._peers.adapter(local.spec.protocol).environment(local, run, site)
-
-    def _attestation_site(
-        self,
-        run: Run,
-        shared_site: SharedSite,
-        digest: str,
-    ) -> AttestationSite | None:
-        """Return what a run needs for its attestation report; None if none is demanded."""
-        attestation = self._attestation_of(run)
-        if attestation is None:
-            return None
-        secret = shared_site.secret_of(run.run_id)
-        return AttestationSite(
-            platform=attestation.platform,
-            url=f"{shared_site.callback_base}/v1/platform/tee/report?run={secret}",
-            binding=run_binding(run.run_id, run.token, digest).hex(),
-        )
-
-    def _without_inputs(self, run: Run) -> Run:
-        """Return a run as its container sees it: without inputs before its report is verified."""
-        if self._attestation_of(run) is None:
-            return run
-        return replace(run, data=replace(run.data, inputs={}))
 
     def _spec(
         self,
@@ -464,7 +430,7 @@ class Launching:
         ``approved_digest`` is the only digest that its image may have; empty: any. ``digest`` is
         the one that it has now.
         """
-        placement = self.workspace.prepare(self._without_inputs(run))
+        placement = self.workspace.prepare(_without_inputs(run))
         shared_site = self._shared_site()
         party = run.party
         allowance = self._allowed(run)
@@ -494,6 +460,44 @@ class Launching:
             private_folders=placement.private_folders,
             reach=placement.reach,
         )
+
+
+def _check_inputs(run: Run) -> None:
+    """Raise `EngineFailed` if a run could get inputs without its attestation report.
+
+    The credentials for a storage elsewhere let a run read its inputs there.
+    """
+    if run.attestation is None:
+        return
+    addresses = (*run.data.inputs.values(), *run.data.outputs.values())
+    if any(address.storage != NODE_FOLDER for address in addresses):
+        raise EngineFailed(
+            "the data of a run that has to prove its TEE must be in the node's folder",
+            reason="TEE_STORAGE",
+        )
+
+
+def _attestation_site(
+    run: Run,
+    shared_site: SharedSite,
+    digest: str,
+) -> AttestationSite | None:
+    """Return what a run needs for its attestation report; None if none is demanded."""
+    if run.attestation is None:
+        return None
+    secret = shared_site.secret_of(run.run_id)
+    return AttestationSite(
+        platform=run.attestation.platform,
+        url=f"{shared_site.callback_base}/v1/platform/tee/report?run={secret}",
+        binding=run_binding(run.run_id, run.token, digest).hex(),
+    )
+
+
+def _without_inputs(run: Run) -> Run:
+    """Return a run as its container sees it: without inputs before its report is verified."""
+    if run.attestation is None:
+        return run
+    return replace(run, data=replace(run.data, inputs={}))
 
 
 def _is_over(local: LocalJob, run: Run) -> bool:

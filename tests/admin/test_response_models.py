@@ -13,7 +13,11 @@ from gateway.store.timeline import TimelineEntry
 # Fields that responses leave out.
 RELIABILITY = {"is_inferred", "never_ends_callback_jobs"}
 SECRETS = {"token", "digest", "tries", "answer", "signing", "keys"}
-SHOWN_ELSEWHERE = {"announced", "announcing"}  # by /api/v1/announcements
+SHOWN_ELSEWHERE = {
+    "announced",  # by /api/v1/announcements, and the next one
+    "announcing",
+    "tee_approved",  # in `tee`
+}
 
 
 @pytest.mark.parametrize(
@@ -25,7 +29,7 @@ SHOWN_ELSEWHERE = {"announced", "announcing"}  # by /api/v1/announcements
             partners.Application,
             Application,
             SECRETS | SHOWN_ELSEWHERE,
-            {"key", "signed", "jobs_in_words"},
+            {"key", "signed", "jobs_in_words", "tee_agreed"},
         ),
     ],
 )

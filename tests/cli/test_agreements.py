@@ -61,6 +61,25 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path):
         assert "NO_CONTRACT" in refused.stderr
 
 
+def test_the_reports_of_a_contract_are_shown_to_both_admins(tmp_path):
+    policy = tmp_path / "tee.yml"
+    policy.write_text(yaml.safe_dump({"platform": "SGX_DCAP", "measurements": ["ab" * 32]}))
+    narrower = tmp_path / "narrower.yml"
+    narrower.write_text(policy.read_text() + "max_age: 60\n")
+    with two_nodes(tmp_path) as (me, peer):
+        url = peer.addresses()["peer"]
+        to_peer = ("--to", url, "--key", peer.card.key().id)
+        partner(me, "apply", "contract", PEER, *to_peer, "--tee", str(policy))
+        assert "SGX_DCAP abababababab…, 300 s" in partner(peer, "applications")
+
+        number = str(waiting_application(peer)["number"])
+        approval = partner(peer, "approve", number, "--tee", str(narrower))
+
+        assert "prove their TEE: SGX_DCAP (no platform was verified on hardware yet)" in approval
+        wait_for(lambda: applications(me)[0]["status"] == "APPROVED")
+        assert "SGX_DCAP abababababab…, 60 s" in partner(me, "applications")
+
+
 def agree_on_a_contract(me, peer):
     """Apply for a contract at the peer, which approves it."""
     url = peer.addresses()["peer"]

@@ -10,6 +10,7 @@ from playwright.sync_api import Locator, expect
 
 from gateway.auth import Role
 from gateway.domain.applications import APPROVED, Kind, Side, new_application
+from gateway.domain.attestation import AttestationPolicy
 from gateway.domain.models import Kept, ModelPart, PartyModel
 from gateway.store.models import SqlModels
 from tests.cleaning.ended import left_behind, logs_of, store_running_job
@@ -246,6 +247,18 @@ def test_an_application_shows_the_scope_that_its_approval_would_have(nodes, brow
     person = open_page(browser, me, "approvals")
 
     expect(person.cell("PROJECT project-1").first).to_be_visible()
+
+
+def test_a_contract_shows_the_reports_that_it_demands(nodes, browser):
+    me, _ = nodes
+    policy = AttestationPolicy("SGX_DCAP", ("ab" * 32,))
+    contract = an_application(Side.MINE, id="contract-1", kind=Kind.CONTRACT, tee=policy)
+    me.stored_applications.add(contract)
+
+    person = open_page(browser, me, "approvals")
+
+    for text in ("SGX_DCAP, 300 s", "ab" * 32, "no platform verified on hardware yet"):
+        person.sees_first(text)
 
 
 # ---------------------------------------------------------------- overview

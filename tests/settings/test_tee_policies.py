@@ -36,8 +36,8 @@ def test_a_policy_holds_for_its_provider(tmp_path):
 
     policies = policies_of(tee)
 
-    assert policies["acme"].measurements == {"ab" * 32}
-    assert policies["acme"].tcb_statuses == {"UpToDate"}
+    assert policies["acme"].measurements == ("ab" * 32,)
+    assert policies["acme"].tcb == ("UpToDate",)
 
 
 def test_every_problem_of_the_policies_is_named(tmp_path):

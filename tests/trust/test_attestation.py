@@ -1,27 +1,23 @@
 """A run of a provider that has to prove its TEE gets inputs only after its report was verified."""
 
-import copy
 import json
 import time
-from types import SimpleNamespace
 
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from adapter.bfia.examples import A_JOB, A_PROVIDER
+from adapter.bfia.examples import A_PROVIDER
 from gateway.domain.attestation import run_binding
-from tests.core.example_jobs import IMAGE, PLATFORM, wait_for_end
-from tests.e2e.nodes import wait_for
+from tests.core.example_jobs import IMAGE, wait_for_end
 from tests.inprocess import PEER, uploaded
 from tests.memory_engine import Script
-from tests.trust.software_tee import SoftwareTee, policy, unified
+from tests.trust.attested import TABLE, TEE, started_run, submit_example
+from tests.trust.software_tee import policy, public_pem, unified
 from tests.world import UNREACHABLE, NodeSetup
 
-TABLE = b"id,x\na,1\nb,2\n"
 VERIFY = "/v1/interconn/tee/uas/verify"
-TEE = SoftwareTee()
 
 
 @pytest.fixture(scope="module")
@@ -45,68 +41,20 @@ def node(shared_world, tmp_path_factory):
 
 @pytest.fixture
 def started(node):
-    """A running run of the guest with an input, as its container sees it."""
-    number = len(node.engine.launches)
-    body = copy.deepcopy(A_JOB)
-    body["config"]["role"].pop("host")
-    body["config"]["task_params"]["guest"] = {"0": {"echo_1": {"dataset_id": "ns#table"}}}
-    response = node.post(f"{PLATFORM}/create_all", body).json()
-    assert response["code"] == 0, response
-    job_id = response["data"]["job_id"]
-
-    def run():
-        runs = node.store.local_jobs.get(job_id).runs
-        return next(iter(runs), None)
-
-    def is_running():
-        return run() is not None and run().started_at is not None
-
-    wait_for(is_running)
-    launch = node.engine.launches[number]
-    environment = dict(launch.environment)
-    url = environment["system.attestation.url"]
-    return SimpleNamespace(
-        job_id=job_id,
-        name=launch.name,
-        environment=environment,
-        url=url,
-        binding=environment["system.attestation.binding"],
-        run=run,
-        audit=lambda: [
-            line["detail"]
-            for line in node.audit.lines()
-            if line["action"] == "tee report" and line["detail"]["job"] == job_id
-        ],
-    )
-
-
-def submit(started, report, key=None):
-    body = {
-        "report": report,
-        "pem_public_key": key or TEE.channel_key,
-    }
-    return httpx.post(started.url, json=body, trust_env=False).json()
-
-
-def fetch(started, **query):
-    url = started.url.replace("/report?", "/input?")
-    return httpx.get(url, params=httpx.URL(url).params.merge(query), trust_env=False)
-
-
-def good_report(started, **changes):
-    return TEE.report(started.binding, time.time(), **changes)
+    """A running run of the guest with an input."""
+    return started_run(node, submit_example(node))
 
 
 def test_a_verified_run_gets_its_input_encrypted_for_its_key(node, started):
-    assert "runtime.component.input.train_data" not in started.environment
+    assert "runtime.component.input.train_data" not in started.launch.environment
 
-    answer = submit(started, good_report(started))
+    answer = started.submit(started.report())
 
     assert answer["code"] == 0, answer
     train_data = answer["data"]["inputs"]["train_data"]
     assert (train_data["namespace"], train_data["name"]) == ("ns", "table")
     assert "data_0" in train_data["files"]
-    sealed = fetch(started, name="train_data", file="data_0").content
+    sealed = started.fetch(name="train_data", file="data_0").content
     content = TEE.open_input(sealed)
     assert b"a,1" in content
     assert content not in sealed
@@ -123,18 +71,30 @@ def test_the_provider_names_the_demanded_platform(node):
     assert provider["attestation"] == "Software"
 
 
-def test_a_report_is_taken_once(started):
-    assert submit(started, good_report(started))["code"] == 0
+def test_another_report_is_not_taken(started):
+    assert started.submit(started.report())["code"] == 0
+    other = X25519PrivateKey.generate()
 
-    again = submit(started, good_report(started))
+    again = started.submit(started.report(channel=other), key=public_pem(other))
 
     assert again["data"]["reason"] == "TEE_REPORT_REPEATED"
+    assert TEE.open_input(started.fetch().content)
+
+
+def test_a_repeated_report_gets_the_same_response(started):
+    """The gateway was killed, say, before the first response arrived."""
+    report = started.report()
+    first = started.submit(report)
+
+    assert started.submit(report) == first
+
+    assert len(started.audit()) == 1
 
 
 def test_files_beyond_the_inputs_are_not_given(started):
-    submit(started, good_report(started))
+    started.submit(started.report())
 
-    answer = fetch(started, name="train_data", file="../table/data_0").json()
+    answer = started.fetch(name="train_data", file="../table/data_0").json()
 
     assert answer["data"]["reason"] == "NOT_FOUND"
 
@@ -152,7 +112,7 @@ def tampered(report):
 
 ATTACKS = {
     "a wrong measurement": (
-        lambda started: good_report(started, hex_ta_measurement="cd" * 32),
+        lambda started: started.report(hex_ta_measurement="cd" * 32),
         "TEE_MEASUREMENT_MISMATCH",
     ),
     "an old report": (
@@ -172,19 +132,19 @@ ATTACKS = {
         "TEE_OTHER_RUN",
     ),
     "a report for another channel key": (
-        lambda started: good_report(started, channel=X25519PrivateKey.generate()),
+        lambda started: started.report(channel=X25519PrivateKey.generate()),
         "TEE_KEY_MISMATCH",
     ),
     "a tampered report": (
-        lambda started: tampered(good_report(started)),
+        lambda started: tampered(started.report()),
         "TEE_SIGNATURE_INVALID",
     ),
     "an unknown signer": (
-        lambda started: good_report(started, signing=Ed25519PrivateKey.generate()),
+        lambda started: started.report(signing=Ed25519PrivateKey.generate()),
         "TEE_SIGNATURE_INVALID",
     ),
     "debug mode": (
-        lambda started: good_report(started, bool_debug_disabled="false"),
+        lambda started: started.report(bool_debug_disabled="false"),
         "TEE_DEBUG_MODE",
     ),
     "a platform that is not verified": (
@@ -202,23 +162,23 @@ ATTACKS = {
 def test_a_refused_report_gets_nothing_and_ends_the_run(node, started, attack):
     make_report, reason = ATTACKS[attack]
 
-    answer = submit(started, make_report(started))
+    answer = started.submit(make_report(started))
 
     assert answer["data"]["reason"] == reason
     assert started.run().failure.reason == reason
     assert started.audit()[0]["reason"] == reason
-    assert fetch(started, name="train_data", file="data_0").json()["code"] != 0
+    assert started.fetch(name="train_data", file="data_0").json()["code"] != 0
     assert wait_for_end(node, started.job_id).ending.failure.reason == reason
 
 
 def test_a_key_of_another_kind_is_refused(started):
-    answer = submit(started, good_report(started), key="no key")
+    answer = started.submit(started.report(), key="no key")
 
     assert answer["data"]["reason"] == "TEE_KEY_INVALID"
 
 
 def test_without_a_report_no_input_is_given(started):
-    answer = fetch(started, name="train_data", file="data_0").json()
+    answer = started.fetch(name="train_data", file="data_0").json()
 
     assert answer["data"]["reason"] == "TEE_REPORT_MISSING"
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from adapter.bfia.management import wire
 from adapter.bfia.paths import NODE, ROOT
 from adapter.bfia.peer import Peer
+from gateway.config.schema.tee import TeePolicy
 from gateway.domain.applications import (
     APPROVED,
     UPDATE,
@@ -22,6 +23,7 @@ from gateway.domain.applications import (
     new_application,
     requested_scope,
 )
+from gateway.domain.attestation import AttestationPolicy
 from gateway.domain.permit_scope import read_scope
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId, moment
@@ -116,6 +118,7 @@ class Draft:
     address: str = ""  # of a contract: this node's URL; empty: as this node advertises itself
     contract_id: str = ""
     signing: str = "required"  # of a contract: as the setting of a route
+    tee: AttestationPolicy | None = None  # of a contract: the attestation reports of runs
 
 
 class ManagementClient:
@@ -379,7 +382,10 @@ def confirmation(card: Card, application: Application) -> dict[str, Any]:
         return {}
     expiry = wire.milliseconds(application.expires_at)
     if application.kind is Kind.CONTRACT:
-        return {**card.credentials(), "expired_time": expiry}
+        fields = {**card.credentials(), "expired_time": expiry}
+        if application.tee_approved is not None:
+            fields["tee"] = TeePolicy.of(application.tee_approved).model_dump()
+        return fields
     permit = {
         "token": application.token,
         "resource_level": wire.AUDITED[application.kind].level,
@@ -422,6 +428,8 @@ def _read_contract_approval(body: wire.ConfirmContract) -> PartnerAnswer:
     granted: dict[str, Any] = {}
     if body.expired_time:
         granted["expires_at"] = body.expired_time
+    if body.tee is not None:
+        granted["tee_approved"] = body.tee.as_policy()
     if not body.auth_credential:
         return PartnerAnswer(body.status, granted, credentials={})
     credentials = {"auth_credential": body.auth_credential, "auth_type": body.auth_type}
@@ -462,12 +470,12 @@ def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
         request = _audit_request(draft)
     try:
         # The model of an audit requires an id, which is chosen later.
-        model.model_validate({"audit_id": "-", **request})
+        body = model.model_validate({"audit_id": "-", **request})
     except ValidationError as error:
         problems += map(_with_remedy, problems_of(error.errors(), model))
     if problems:
         raise Invalid(problems)
-    return new_application(
+    application = new_application(
         draft.kind,
         id_="",  # a contract's id is chosen by the partner, any other when it is stored
         partner=draft.partner,
@@ -480,6 +488,9 @@ def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
         url=draft.url,
         signing=draft.signing,
     )
+    if isinstance(body, wire.ApplyContract) and body.tee is not None:
+        return replace(application, tee=body.tee.as_policy())
+    return application
 
 
 def _with_remedy(problem: Problem) -> Problem:
@@ -505,6 +516,9 @@ def _problems_of_draft(
     if draft.scope and draft.kind is not Kind.DATASET:
         rule = "is only for an application for a dataset: leave it out"
         problems.append(Problem("scope", rule, dict(draft.scope)))
+    if draft.tee is not None and draft.kind is not Kind.CONTRACT:
+        rule = "is only for an application for a contract: leave it out"
+        problems.append(Problem("tee", rule))
     return problems
 
 
@@ -535,6 +549,8 @@ def _contract_request(card: Card, draft: Draft) -> dict[str, Any]:
     request["expired_time"] = wire.milliseconds(draft.expires_at)
     if draft.address:
         request["address"] = draft.address
+    if draft.tee is not None:
+        request["tee"] = TeePolicy.of(draft.tee).model_dump()
     return {**request, **draft.fields}
 
 

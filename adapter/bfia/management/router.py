@@ -29,6 +29,7 @@ from adapter.bfia.requests import (
 )
 from adapter.bfia.wire import Answer, StateData
 from gateway.auth import origin
+from gateway.config.schema.tee import policy_of
 from gateway.domain import applications as domain
 from gateway.domain.applications import APPLIED, APPROVED, REJECTED, Application, Kind, Side
 from gateway.domain.datasets import Dataset
@@ -147,6 +148,7 @@ def _add_contract_paths(
             expires_at=body.expired_time,
             url=body.address,
         )
+        new = replace(new, tee=policy_of(body.tee))
         ip_address = request.client.host if request.client else ""
         key = wire.key_of(body.auth_credential)
 

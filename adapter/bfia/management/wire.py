@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from adapter.bfia.wire import Body, Id, Object, PermitToken, Response, Text
+from gateway.config.schema.tee import TeePolicy
 from gateway.domain.applications import Kind
 from gateway.domain.approval import AuditStatus
 from route_table.certificates import encode_key, sealing_key
@@ -198,10 +199,14 @@ class NodeBody(Body):
 
 
 class ApplyContract(NodeBody):
-    """``node/contract/apply``."""
+    """``node/contract/apply``.
+
+    ``tee`` is an extension: the attestation reports of runs under the contract.
+    """
 
     node_id: Annotated[Id, AfterValidator(_check_node_id)]
     expired_time: Moment = None
+    tee: TeePolicy | None = None
 
 
 class UpdateNode(NodeBody):
@@ -211,7 +216,7 @@ class UpdateNode(NodeBody):
 
 
 class ConfirmContract(Body):
-    """``node/contract/confirm``."""
+    """``node/contract/confirm``; ``tee`` is an extension, as in `ApplyContract`."""
 
     contract_id: Id
     status: AuditStatus
@@ -219,6 +224,7 @@ class ConfirmContract(Body):
     auth_type: Text = ""
     sealing_key: SealingKey | None = None
     expired_time: Moment = None
+    tee: TeePolicy | None = None
 
 
 class TerminateContract(Body):

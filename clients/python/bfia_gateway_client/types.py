@@ -390,16 +390,29 @@ class Address(Response):
     in_place: str = ""
 
 
+class AttestationPolicy(Response):
+    """The requirements for the reports of runs."""
+
+    platform: str = ""
+    measurements: list[str] = Field(default_factory=list)
+    signers: list[str] = Field(default_factory=list)
+    max_age: int = 300
+    tcb: list[str] = ['UpToDate']
+
+
 class Attestation(Response):
     """The report that a run has to bring, and its result."""
 
     platform: str = ""
+    policy: AttestationPolicy | None = None
+    demanded_by: list[str] = Field(default_factory=list)
     verified_at: datetime | None = None
     measurement: str = ""
     signer: str = ""
     tcb_status: str = ""
     is_hardware: bool = False
     public_key: str = ""
+    report_digest: str = ""
 
 
 class Exit(Response):

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from gateway.admin.responses.base import NumberedPage, Object, Page
 from gateway.domain.applications import Kind, Side
 from gateway.domain.approval import AuditStatus
+from gateway.domain.attestation import AttestationPolicy
 from gateway.runtime.trials import Step
 from route_table import model
 from route_table.proof import Proof
@@ -63,6 +64,18 @@ class Application(BaseModel):
         description=(
             "for a contract: ids of the partner's keys. Until the partner's own application is "
             "approved: the key that it sent; otherwise those of its route"
+        )
+    )
+    tee: AttestationPolicy | None = Field(
+        description=(
+            "for a contract: attestation reports of runs under it, as approved or, before, as "
+            "applied for; null: none"
+        )
+    )
+    tee_agreed: bool | None = Field(
+        description=(
+            "for an approved contract with such reports: whether the approval states them; false: "
+            "the partner's product does not, so that only this node demands them"
         )
     )
     signed: bool | None = Field(

@@ -1,7 +1,6 @@
 """The section ``tee``: the attestation reports of runs, by provider."""
 
 from collections.abc import Mapping
-from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -44,22 +43,29 @@ def _platform(value: str) -> str:
     return value
 
 
-Hex = Annotated[str, AfterValidator(_hex)]
+Hex = Annotated[
+    str,
+    Field(max_length=1024),
+    AfterValidator(_hex),
+]
+_MOST_VALUES = 100  # of one list: partners send policies, too
 
 
 class TeePolicy(Section):
-    """The requirements for the reports of one provider's runs."""
+    """The requirements for the reports of runs: those of a provider, or under a contract."""
 
     platform: Annotated[str, AfterValidator(_platform)] = Field(
         description="SGX_DCAP, TDX, or Software, which proves no hardware."
     )
     measurements: list[Hex] = Field(
         min_length=1,
+        max_length=_MOST_VALUES,
         description="Accepted hashes of the program in hexadecimal digits: MRENCLAVE of SGX; MRTD "
         "and RTMR0 to RTMR3 of TDX, one after the other.",
     )
     signers: list[Hex] = Field(
         default_factory=list,
+        max_length=_MOST_VALUES,
         description="Accepted hashes of the program's signer: MRSIGNER of SGX; empty: any.",
     )
     max_age: int = Field(
@@ -68,9 +74,10 @@ class TeePolicy(Section):
         le=86_400,
         description="Seconds from the launch of a run to its report.",
     )
-    tcb: list[str] = Field(
+    tcb: list[Annotated[str, Field(max_length=100)]] = Field(
         default=["UpToDate"],
         min_length=1,
+        max_length=_MOST_VALUES,
         description="Accepted states of microcode and firmware, in Intel's words.",
     )
 
@@ -89,14 +96,25 @@ class TeePolicy(Section):
         )
         return self
 
+    @classmethod
+    def of(cls, policy: AttestationPolicy) -> "TeePolicy":
+        """Return the settings of a policy."""
+        return cls(
+            platform=policy.platform,
+            measurements=list(policy.measurements),
+            signers=list(policy.signers),
+            max_age=policy.max_age,
+            tcb=list(policy.tcb),
+        )
+
     def as_policy(self) -> AttestationPolicy:
         """Return the policy in the form of the domain."""
         return AttestationPolicy(
             platform=self.platform,
-            measurements=frozenset(self.measurements),
-            signers=frozenset(self.signers),
-            max_age=timedelta(seconds=self.max_age),
-            tcb_statuses=frozenset(self.tcb),
+            measurements=tuple(self.measurements),
+            signers=tuple(self.signers),
+            max_age=self.max_age,
+            tcb=tuple(self.tcb),
         )
 
 
@@ -122,6 +140,13 @@ class TeeSettings(Section):
                 f"software_keys must name a key: providers.{name} demands software reports",
             )
         return self
+
+
+def policy_of(section: TeePolicy | None) -> AttestationPolicy | None:
+    """Return a policy in the form of the domain; None for None."""
+    if section is None:
+        return None
+    return section.as_policy()
 
 
 def policies_of(settings: TeeSettings) -> dict[str, AttestationPolicy]:

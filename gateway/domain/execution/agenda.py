@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from gateway.domain import approval
 from gateway.domain import run as domain_run
+from gateway.domain.attestation import report_deadline
 from gateway.domain.execution.contact import MAX_QUERIES, last_contact, silence_limit, watched
 from gateway.domain.execution.endings import MAX_INQUIRIES
 from gateway.domain.execution.messages import (
@@ -162,12 +163,17 @@ def _gives_up_at(run: Run, timing: RunTiming) -> datetime | None:
     """Return when a running container is not waited for any longer; None if there is no limit.
 
     A container that reported its success has ``linger`` seconds to exit. A container whose engine
-    is silent has ``engine_timeout`` seconds from the beginning of the silence.
+    is silent has ``engine_timeout`` seconds from the beginning of the silence. A container that has
+    to prove its TEE has until the deadline of its attestation report.
     """
     report = run.container_report
     if report.status is TaskStatus.SUCCESS:
         return time_after(report.at, timing.linger)
-    return time_after(run.away_at, timing.engine_timeout)
+    limits = (
+        time_after(run.away_at, timing.engine_timeout),
+        report_deadline(run.attestation, run.started_at),
+    )
+    return min(filter(None, limits), default=None)
 
 
 def _of_stopping(run: Run, timing: RunTiming) -> ToDo:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
+from gateway.domain.attestation import report_deadline
 from gateway.domain.execution import messages
 from gateway.domain.records import replace
 from gateway.domain.run import ContainerReport, Exit, LocalJob, Reporting, Run
@@ -33,6 +34,8 @@ _DAEMON_EXIT_CODES = (255, 137, 143)
 # longer than this before its engine became silent was not ended by the engine.
 _DAEMON_GRACE = timedelta(seconds=15)
 _REPORT_MISSING = "TEE_REPORT_MISSING"
+_REPORT_OVERDUE = "TEE_REPORT_OVERDUE"
+_OVERDUE_TEXT = "the run submitted no valid attestation report within max_age of its policy"
 # Longest result code, and longest message of it, in characters; the rest is cut off.
 _MAX_CODE_LENGTH = 100
 _MAX_MESSAGE_LENGTH = 1000
@@ -588,11 +591,15 @@ def _conclude_without_exit(
 ) -> Run:
     """End a run without a known exit if it has waited long enough for one.
 
-    A run that has reported success succeeds, although its container has not exited. A run whose
-    engine has been silent for ``engine_timeout`` seconds fails. Any other run goes on.
+    A run that has reported success succeeds, although its container has not exited. A run fails
+    whose engine has been silent for ``engine_timeout`` seconds, or whose attestation report is
+    overdue. Any other run goes on.
     """
     if run.container_report.status is TaskStatus.SUCCESS:
         return finished(run, now, _with_missing_report(run, None))
+    deadline = report_deadline(run.attestation, run.started_at)
+    if deadline is not None and now >= deadline:
+        return finished(run, now, Failure(_REPORT_OVERDUE, _OVERDUE_TEXT))
     if run.away_at is None or now < run.away_at + timedelta(seconds=timing.engine_timeout):
         return run
     since = moment(run.away_at)

@@ -84,6 +84,16 @@ function taskRow(task) {
 const scopeLines = ({ scope }) =>
   Object.entries(scope).map(([key, ids]) => h("p", {}, code(`${key} ${ids.join(" ")}`)));
 
+/** The attestation reports that a contract demands of runs. */
+function teeLines({ tee, tee_agreed: isAgreed }) {
+  if (!tee) return [];
+  const lines = [h("p", {}, code(`${tee.platform}, ${tee.max_age} s`))];
+  for (const measurement of tee.measurements) lines.push(h("p", {}, faintCode(measurement)));
+  lines.push(h("p", { class: "faint" }, translate("no platform verified")));
+  if (isAgreed === false) lines.push(h("p", {}, translate("only this node demands it")));
+  return lines;
+}
+
 function openApplications(applications, canDecide, reload) {
   const rows = applications.map((application) => {
     const { kind, partner, subject, url, key, at, number } = application;
@@ -93,7 +103,7 @@ function openApplications(applications, canDecide, reload) {
       apiWord(kind),
       partner,
       subject,
-      scopeLines(application),
+      [...scopeLines(application), ...teeLines(application)],
       application.jobs_in_words,
       timestamp(application.expires_at),
       url,
@@ -106,7 +116,7 @@ function openApplications(applications, canDecide, reload) {
     "kind",
     "partner",
     "subject",
-    "scope",
+    "limits",
     "jobs used",
     "until",
     "address",
@@ -123,7 +133,7 @@ function allApplications(applications) {
     apiWord(application.side),
     application.partner,
     application.subject,
-    scopeLines(application),
+    [...scopeLines(application), ...teeLines(application)],
     badge(application.status),
     application.jobs_in_words,
     timestamp(application.changed_at),
@@ -135,7 +145,7 @@ function allApplications(applications) {
     "applicant",
     "partner",
     "subject",
-    "scope",
+    "limits",
     "state",
     "jobs used",
     "changed",
