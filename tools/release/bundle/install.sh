@@ -156,13 +156,13 @@ check_machine() {
 }
 
 check_python() {
-  if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+  if [ -z "$python" ] || ! "$python" -I -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
     problem "Python 3.11 is missing. Debian 12: apt install python3.11. openEuler 24.03: dnf install python3. Elsewhere: name one by --python, or use the container image in images/" \
       "缺少 Python 3.11。Debian 12：apt install python3.11；openEuler 24.03：dnf install python3；其他系统：用 --python 指定，或使用 images/ 中的容器镜像"
     return
   fi
   # shellcheck disable=SC2016
-  lacking=$("$python" -c '
+  lacking=$("$python" -I -c '
 import importlib
 for name in ("venv", "ssl", "sqlite3", "ctypes", "lzma", "bz2", "zlib"):
     try: importlib.import_module(name)
@@ -171,8 +171,8 @@ for name in ("venv", "ssl", "sqlite3", "ctypes", "lzma", "bz2", "zlib"):
   [ -z "$lacking" ] ||
     problem "$python lacks the modules $lacking(Debian: libpython3.11-stdlib; openEuler: python3-libs)" \
       "$python 缺少模块 $lacking（Debian：libpython3.11-stdlib；openEuler：python3-libs）"
-  glibc=$("$python" -c 'import platform; print(platform.libc_ver()[1] or "0")')
-  "$python" -c 'import sys; sys.exit(*[[int(x) for x in a.split(".")[:2]] < [int(x) for x in b.split(".")] for a, b in [sys.argv[1:]]])' \
+  glibc=$("$python" -I -c 'import platform; print(platform.libc_ver()[1] or "0")')
+  "$python" -I -c 'import sys; sys.exit(*[[int(x) for x in a.split(".")[:2]] < [int(x) for x in b.split(".")] for a, b in [sys.argv[1:]]])' \
     "$glibc" "$GLIBC" ||
     problem "glibc is $glibc; the packages need $GLIBC or newer. Use the container image in images/" \
       "glibc 版本为 $glibc，软件包需要 $GLIBC 或更高版本。请使用 images/ 中的容器镜像"
@@ -204,9 +204,11 @@ end_with_problems() {
 
 # ------------------------------------------------------------ programs
 
+# The gateway's user owns $state and may have put links there: root writes nothing below it, and changes no owner.
 as_user() { # COMMAND ...: with the rights of the gateway's user, in the node's folder
-  "$python" -c '
+  "$python" -I -c '
 import os, pwd, sys
+import warnings # needed by execvp, when the library may be out of reach
 entry = pwd.getpwnam(sys.argv[1])
 os.initgroups(entry.pw_name, entry.pw_gid)
 os.setgid(entry.pw_gid)
@@ -226,14 +228,14 @@ make_user() {
     fi || die "the user $user cannot be created" "无法创建用户 $user"
     say "created the user $user" "已创建用户 $user"
   fi
-  mkdir -p "$state" "$backups" && chown "$user" "$state" "$backups" && chmod 700 "$state" "$backups" ||
+  mkdir -p "$state" && chown "$user" "$state" && chmod 700 "$state" && as_user mkdir -p "$backups" ||
     die "$state cannot be created" "无法创建 $state"
 }
 
 make_environment() { # FOLDER WHEELS LOCK
   rm -rf "$1"
   pip=$(echo "$here"/wheels/pip-*.whl)/pip # runs from its wheel: Debian's Python comes without one
-  "$python" -m venv --without-pip "$1" &&
+  "$python" -I -m venv --without-pip "$1" &&
     "$1/bin/python" "$pip" install --quiet --no-index --no-deps --require-hashes \
       --disable-pip-version-check --no-cache-dir --root-user-action ignore --find-links "$2" --requirement "$3"
 }
@@ -358,7 +360,7 @@ upgrade() {
   as_user "$previous/bin/bfia-gateway" backup "$backup" --config "$config" ||
     { start_service; die "the backup failed; nothing was changed" "备份失败，未做任何改动"; }
   ln -sfn "$previous" "$prefix/previous"
-  printf '%s\n' "$backup" >"$backups/previous"
+  printf '%s\n' "$backup" >"$prefix/previous.backup"
   switch_to "$target"
   write_unit
   if ! as_user "$target/bin/bfia-gateway" migrate --config "$config"; then
@@ -377,7 +379,7 @@ rollback() {
   [ "$(id -u)" = 0 ] || problem "this needs root; run it with sudo" "需要 root 权限，请用 sudo 运行"
   [ -e "$prefix/previous/bin/bfia-gateway" ] ||
     problem "there is no previous version in $prefix" "$prefix 中没有上一个版本"
-  [ -e "$backups/previous" ] || problem "$backups has no backup of an upgrade" "$backups 中没有升级时的备份"
+  [ -e "$prefix/previous.backup" ] || problem "$prefix names no backup of an upgrade" "$prefix 中没有升级备份的记录"
   end_with_problems
   stop_service
   return_to_previous
@@ -388,14 +390,14 @@ rollback() {
 
 return_to_previous() {
   old=$(readlink "$prefix/previous")
-  backup=$(cat "$backups/previous")
+  backup=$(cat "$prefix/previous.backup")
   if as_user "$old/bin/bfia-gateway" migrate --check --config "$config" >/dev/null 2>&1; then
     say "the previous version can use the database as it is" "上一个版本可以直接使用现有数据库"
   else
     restore_database "$old" "$backup"
   fi
   switch_to "$old"
-  rm -f "$prefix/previous" "$backups/previous"
+  rm -f "$prefix/previous" "$prefix/previous.backup"
 }
 
 restore_database() { # VERSION'S FOLDER, BACKUP
@@ -407,11 +409,13 @@ url = load(Path(sys.argv[1])).database.url
 print(url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else "")' "$config")
   if [ -n "$file" ]; then
     aside=$backups/replaced-$(date -u +%Y%m%dT%H%M%SZ)
-    mkdir -p "$aside"
-    for part in "$file" "$file-wal" "$file-shm"; do
-      if [ -e "$part" ]; then mv "$part" "$aside/"; fi
-    done
-    chown -R "$user" "$aside"
+    # shellcheck disable=SC2016
+    as_user sh -c '
+mkdir -p "$1" || exit 1
+for part in "$2" "$2-wal" "$2-shm"; do
+  if [ -e "$part" ]; then mv "$part" "$1/" || exit 1; fi
+done' sh "$aside" "$file" ||
+      die "$user cannot move the newer database $file to $aside" "用户 $user 无法把较新的数据库 $file 移到 $aside"
     say "the newer database is kept in $aside" "较新的数据库保存在 $aside"
   else
     say "the database of the previous version is restored; it has to be empty (drop and create it)" \
@@ -436,7 +440,7 @@ uninstall() {
   if [ "$(readlink /usr/local/bin/bfia-gateway)" = "$prefix/current/bin/bfia-gateway" ]; then
     rm -f /usr/local/bin/bfia-gateway
   fi
-  rm -rf "$prefix/versions" "$prefix/current" "$prefix/previous"
+  rm -rf "$prefix/versions" "$prefix/current" "$prefix/previous" "$prefix/previous.backup"
   rmdir "$prefix" 2>/dev/null
   say "removed; the node's data stay in $state, and so does the user $user" \
     "已卸载；节点数据保留在 $state，用户 $user 也保留"
@@ -444,7 +448,7 @@ uninstall() {
 
 demo() {
   [ -e "$target/.complete" ] || die "install first: install.sh install" "请先安装：install.sh install"
-  mkdir -p "$state/demo" && chown "$user" "$state/demo"
+  as_user mkdir -p "$state/demo" || die "$state/demo cannot be created" "无法创建 $state/demo"
   as_user "$target/bin/bfia-gateway" demo --dir "$state/demo" --vendor-python "$target/vendor/bin/python"
 }
 
