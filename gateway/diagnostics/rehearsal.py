@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import yaml
@@ -232,7 +233,7 @@ def play(address: str, exchange: Exchange) -> Played:
     content = None
     if exchange.request is not None:
         content = json.dumps(exchange.request).encode()
-    url = f"{address}{exchange.path}"
+    url = f"{address}{quote(exchange.path)}"
     if exchange.query:
         url += f"?{exchange.query}"
     try:

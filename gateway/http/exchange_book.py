@@ -7,14 +7,20 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from gateway.domain.spec import NodeId
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 FOLDER = "exchanges"  # below the state directory: a file per partner
 KINDS = 20  # kept per partner: the last exchange of each kind
 MAX_BODY = 64 * 1024  # bytes; exchanges with a longer body are not kept
+MAX_HEAD = 16 * 1024  # bytes of path, query and headers; exchanges with more are not kept
+# Whose exchanges wait to be written; a node without a route counts, too, where all are accepted
+_MAX_PARTNERS = 100
 MASK = "x"  # in place of a text
 # Parts of a body whose texts are kept: a job's plan, without which no job could be created.
 _KEPT_PARTS = frozenset({"dag", "role", "initiator"})
@@ -71,6 +77,12 @@ class Exchange:
             code = self.response.get("code")
         return self.method, self.path, self.status, code
 
+    @property
+    def is_playable(self) -> bool:
+        """Whether the request can be sent again; a peer may send characters that clients refuse."""
+        texts = [self.path, self.query, *self.headers.values()]
+        return all(text.isascii() and text.isprintable() for text in texts)
+
 
 @dataclass(frozen=True)
 class RawExchange:
@@ -87,11 +99,11 @@ class RawExchange:
     at: str
 
     def masked(self) -> Exchange | None:
-        """Return the exchange without values; None if a body is not JSON."""
+        """Return the exchange without values; None if a body is not JSON, or too deep."""
         try:
-            request = _json_or_none(self.request)
-            response = _json_or_none(self.response)
-        except ValueError:
+            request = masked(_json_or_none(self.request))
+            response = masked(_json_or_none(self.response))
+        except (ValueError, RecursionError):
             return None
         headers = {name: _masked_header(name, value) for name, value in self.headers.items()}
         return Exchange(
@@ -100,9 +112,9 @@ class RawExchange:
             self.path,
             self.query,
             headers,
-            masked(request),
+            request,
             self.status,
-            masked(response),
+            response,
             self.at,
         )
 
@@ -155,26 +167,36 @@ class ExchangeBook:
         """``folder``: of the files; it is made when the first is written."""
         self._folder = folder
         self._lock = Lock()
-        self._new: dict[tuple[str, str, str, int], RawExchange] = {}
+        # By partner and kind, the oldest first
+        self._new: dict[NodeId, dict[tuple[str, str, int], RawExchange]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of exchanges that wait to be written."""
+        return sum(map(len, self._new.values()))
 
     def add(self, exchange: RawExchange) -> None:
-        """Keep an exchange in place of the last one like it."""
-        key = (exchange.partner, exchange.method, exchange.path, exchange.status)
+        """Keep an exchange in place of the last one like it, and of those that are too many."""
+        kind = (exchange.method, exchange.path, exchange.status)
         with self._lock:
-            self._new[key] = exchange
+            latest = self._new.setdefault(exchange.partner, {})
+            latest.pop(kind, None)
+            latest[kind] = exchange
+            _drop_oldest(latest, KINDS)
+            _drop_oldest(self._new, _MAX_PARTNERS)
 
     def save(self) -> None:
         """Write the exchanges since the last call. Raises OSError."""
         with self._lock:
-            exchanges = list(self._new.values())
-            self._new.clear()
-        by_partner: dict[NodeId, list[Exchange]] = {}
-        for raw in exchanges:
-            exchange = raw.masked()
-            if exchange is not None:
-                by_partner.setdefault(exchange.partner, []).append(exchange)
+            by_partner = self._new
+            self._new = {}
         for partner, latest in by_partner.items():
-            self._save_partner(partner, latest)
+            exchanges = []
+            for raw in latest.values():
+                exchange = raw.masked()
+                if exchange is not None and exchange.is_playable:
+                    exchanges.append(exchange)
+            if exchanges:
+                self._save_partner(partner, exchanges)
 
     def _save_partner(
         self,
@@ -194,6 +216,12 @@ class ExchangeBook:
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:
             out.write(text)
         part.replace(file)
+
+
+def _drop_oldest(entries: dict[K, V], limit: int) -> None:
+    """Remove the first entry of a dictionary that has more than a number of them."""
+    if len(entries) > limit:
+        del entries[next(iter(entries))]
 
 
 def _time(exchange: Exchange) -> str:

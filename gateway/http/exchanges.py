@@ -7,7 +7,7 @@ from datetime import datetime
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.domain.spec import NodeId
-from gateway.http.exchange_book import RawExchange
+from gateway.http.exchange_book import MAX_HEAD, RawExchange
 
 
 class PassedBody:
@@ -108,12 +108,14 @@ def note_exchange(
     clock: Callable[[], datetime],
     exchange: PassedExchange,
 ) -> None:
-    """Note a complete exchange with short bodies, for a rehearsed upgrade; ``note`` takes it."""
+    """Note a complete and short exchange, for a rehearsed upgrade; ``note`` takes it."""
     request = exchange.request
     response = exchange.response
     if not (exchange.is_complete and request.is_kept and response.is_kept):
         return
     scope = exchange.scope
+    if _head_size(scope) > MAX_HEAD:
+        return
     note(
         RawExchange(
             exchange.partner,
@@ -127,6 +129,14 @@ def note_exchange(
             clock().isoformat(),
         )
     )
+
+
+def _head_size(scope: Scope) -> int:
+    """Return the bytes of a request's path, query and headers."""
+    size = len(scope["path"]) + len(scope["query_string"])
+    for name, value in scope["headers"]:
+        size += len(name) + len(value)
+    return size
 
 
 def _headers(scope: Scope) -> dict[str, str]:

@@ -1,16 +1,20 @@
 """What a rehearsed upgrade keeps of an exchange, and what it counts as a difference."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from gateway.diagnostics.rehearsal import Played, changes, shape
 from gateway.http.exchange_book import (
     KINDS,
     MAX_BODY,
+    MAX_HEAD,
     ExchangeBook,
     RawExchange,
     kept_exchanges,
     masked,
 )
+from gateway.http.exchanges import PassedBody, PassedExchange, note_exchange
 
 
 def a_raw_exchange(**fields):
@@ -72,13 +76,63 @@ def test_the_last_of_each_kind_is_kept_and_only_so_many(tmp_path):
     assert exchanges[-1].at > exchanges[0].at
 
 
-def test_bodies_that_are_no_json_are_not_kept(tmp_path):
+UNUSABLE = {
+    "no JSON": {"request": b"\xff" * MAX_BODY},
+    "deep": {"request": b"[" * MAX_BODY},
+    "deep, but closed": {"request": b"[" * 900 + b"]" * 900},
+    "a control character": {"path": "/v1/interconn/schedule/\n"},
+    "a query of another script": {"query": "é"},
+    "a header of another script": {"headers": {"content-type": "é"}},
+}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    UNUSABLE.values(),
+    ids=UNUSABLE,
+)
+def test_what_cannot_be_played_is_not_kept_and_keeps_no_other_away(tmp_path, fields):
     book = ExchangeBook(tmp_path / "exchanges")
-    book.add(a_raw_exchange(request=b"\xff" * MAX_BODY))
+    book.add(a_raw_exchange(**fields))
+    book.add(a_raw_exchange(partner="JG-other"))
 
     book.save()
 
-    assert kept_exchanges(tmp_path / "exchanges") == []
+    assert [kept.partner for kept in kept_exchanges(tmp_path / "exchanges")] == ["JG-other"]
+
+
+def test_a_flood_of_other_paths_leaves_few_exchanges_in_memory(tmp_path):
+    book = ExchangeBook(tmp_path / "exchanges")
+    for number in range(1000):
+        book.add(a_raw_exchange(path=f"/p{number}"))
+        book.add(a_raw_exchange(partner=f"JG-{number}"))
+    assert len(book) < 200
+
+
+@pytest.mark.parametrize(
+    ("length", "count"),
+    [
+        (100, 1),
+        (MAX_HEAD, 0),
+    ],
+)
+def test_an_exchange_with_a_long_head_is_not_noted(length, count):
+    scope = {
+        "method": "POST",
+        "path": "/v1/interconn/schedule/none",
+        "query_string": b"",
+        "headers": [(b"x-any", b"a" * length)],
+    }
+    exchange = PassedExchange(
+        "JG-one/two",
+        scope,
+        PassedBody(MAX_BODY),
+        PassedBody(MAX_BODY),
+        is_complete=True,
+    )
+    noted = []
+    note_exchange(noted.append, lambda: datetime.now(UTC), exchange)
+    assert len(noted) == count
 
 
 def test_a_damaged_file_counts_as_empty(tmp_path):
