@@ -43,6 +43,16 @@ def linked_nodes(world: World, **changes: Any) -> tuple[Node, Node]:
     return open_node, closed_node
 
 
+def wait_for_links(node: Gateway, partner: str, count: int) -> None:
+    """Wait until so many links of a partner end at a node."""
+    wait_for(
+        lambda: node.links.count(partner) == count,
+        ANSWER_SECONDS,
+        0.02,
+        f"{count} links of {partner}",
+    )
+
+
 def link(
     open_node: Node,
     closed_node: Node,
@@ -96,25 +106,20 @@ class Dialling:
         self,
         node: str,
         pair: KeyPair,
-        challenge: str,
         changes: Mapping[str, str] | None = None,
     ) -> Any:
-        """Send a signed opening in a node's name; return the answer.
+        """Answer the node's challenge by an opening in a node's name; return the reply.
 
         ``changes`` replace values of the signed statement.
         """
         statement = {
             "from": node,
             "to": ME,
-            "challenge": challenge,
+            "challenge": self.challenge(),
             "nonce": secrets.token_hex(32),
             **(changes or {}),
         }
-        envelope = sign_statement(
-            pair,
-            OPENING,
-            statement,
-        )
+        envelope = sign_statement(pair, OPENING, statement)
         return self.send_opening(node, envelope)
 
     def claim_as_gateway(
@@ -147,11 +152,7 @@ class Dialling:
         **details: str,
     ) -> Any:
         """Send an opening as it is; return the answer."""
-        opening = {
-            "node": node,
-            "opening": envelope,
-            **details,
-        }
+        opening = {"node": node, "opening": envelope, **details}
         self.socket.send(json.dumps(opening).encode())
         return self.receive()
 
@@ -159,13 +160,7 @@ class Dialling:
         """Send a request over the link's first stream; return the beginning of the response."""
         content = head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body
         self.send(Frame(Kind.OPEN, 1))
-        self.send(
-            Frame(
-                Kind.DATA,
-                1,
-                content,
-            )
-        )
+        self.send(Frame(Kind.DATA, 1, content))
         while True:
             frame = decode(self.socket.recv(ANSWER_SECONDS))  # type: ignore[arg-type]
             if frame.kind is Kind.DATA:
@@ -188,14 +183,7 @@ def dialling(
     headers: Mapping[str, str] | None = None,
 ) -> Iterator[Dialling]:
     """Connect to a node's listener for peers, and ask for a link; ``headers`` are further ones."""
-    url = (
-        node.addresses()["peer"].replace(
-            "http",
-            "ws",
-            1,
-        )
-        + LINK_PATH
-    )
+    url = node.addresses()["peer"].replace("http", "ws", 1) + LINK_PATH
     with connect(
         url,
         compression=None,

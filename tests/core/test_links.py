@@ -8,7 +8,15 @@ from gateway.errors import PeerUnreachable
 from route_table.model import Identity
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER
-from tests.linking import ANSWER_SECONDS, answer_of, key_of, link, linked_nodes, set_routes
+from tests.linking import (
+    ANSWER_SECONDS,
+    answer_of,
+    key_of,
+    link,
+    linked_nodes,
+    set_routes,
+    wait_for_links,
+)
 from tests.services.cable import cable_to
 from tests.services.outbound_proxy import PASSWORD, outbound_proxy
 from tests.world import NodeSetup
@@ -116,19 +124,9 @@ def test_requests_go_on_while_one_of_two_links_is_cut(world):
             at=f"http://127.0.0.1:{cable.server_address[1]}",
         )
         cable.cut_one()
-        wait_for(
-            lambda: open_node.links.count(PEER) == 1,
-            ANSWER_SECONDS,
-            0.01,
-            "one link",
-        )
+        wait_for_links(open_node, PEER, 1)
         assert answer_of(open_node, PEER)["node_id"] == PEER
-        wait_for(
-            lambda: open_node.links.count(PEER) == 2,
-            ANSWER_SECONDS,
-            0.02,
-            "two links again",
-        )
+        wait_for_links(open_node, PEER, 2)
 
 
 def test_two_closed_nodes_reach_each_other_through_a_hub(world):

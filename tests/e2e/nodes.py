@@ -192,6 +192,11 @@ class Node:
         assert self.process.poll() is None, self.log()
         return self._ready_file.exists()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self.process is not None and self.process.poll() is None
+
     def kill(self) -> None:
         """End the process as a power failure would."""
         assert self.process is not None
@@ -200,8 +205,8 @@ class Node:
 
     def leave(self) -> None:
         """Ask a running process to end, once, without waiting for its end."""
-        is_running = self.process is not None and self.process.poll() is None
-        if self.process is not None and is_running and not self.leaving:
+        if self.is_running and not self.leaving:
+            assert self.process is not None
             self.process.terminate()
             self.leaving = True
 

@@ -223,7 +223,6 @@ def test_a_stranger_opens_no_link_in_the_name_of_a_closed_node(offices):
         refusal = dialling.claim(
             HOST,
             pair,
-            dialling.challenge(),
             {"to": OPEN},
         )
     assert refusal["refused"] == "LINK_UNPROVEN"

@@ -1,7 +1,5 @@
 """The wheels alone are enough: commands and the demo, installed and outside of a checkout."""
 
-import os
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.release.commands import run
 from tools.release.artefacts import Build
 from tools.release.packages import build_client, build_gateway, build_reference_vendor
 from tools.release.requirements import read_pins
@@ -27,7 +26,11 @@ def wheels(tmp_path_factory):
     build = Build(source, output, scratch)
     for builder in (build_gateway, build_client, build_reference_vendor):
         builder(build)
-    return {path.name.partition("-")[0]: path for path in output.glob("*.whl")}
+    wheels = {}
+    for path in output.glob("*.whl"):
+        project, _, _ = path.name.partition("-")
+        wheels[project] = path
+    return wheels
 
 
 @pytest.fixture
@@ -47,22 +50,6 @@ def environment(tmp_path):
     lines = [f"{path.resolve()}\n" for path in borrowed]
     (folder / packages / "dependencies.pth").write_text("".join(lines))
     return folder
-
-
-def run(*command, folder=None):
-    """Run a command without the checkout's variables; return its output."""
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    process = subprocess.run(
-        command,
-        cwd=folder,
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stdout
-    return process.stdout
 
 
 def install(wheel, environment):
@@ -112,7 +99,8 @@ def test_the_demo_runs_with_two_wheels_outside_of_a_checkout(wheels, environment
     )
     assert "AUC, both together" in output
     assert "bfia-gateway demo --keep" in output
-    assert str(ROOT) not in (tmp_path / "var" / "demo" / "bank" / "node.yml").read_text()
+    settings = tmp_path / "var" / "demo" / "bank" / "node.yml"
+    assert str(ROOT) not in settings.read_text()
 
 
 def test_the_client_is_a_wheel_of_its_own(wheels, environment, tmp_path):

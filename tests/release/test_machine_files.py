@@ -40,48 +40,20 @@ def members_of(tree):
 def test_a_tree_gives_the_same_bytes_whatever_the_order_of_its_files():
     forwards = Tree()
     backwards = Tree()
-    for tree, names in (
-        (
-            forwards,
-            "abc",
-        ),
-        (
-            backwards,
-            "cba",
-        ),
-    ):
+    for tree, names in ((forwards, "abc"), (backwards, "cba")):
         for name in names:
-            tree.add_file(
-                f"folder/{name}",
-                name.encode(),
-            )
+            tree.add_file(f"folder/{name}", name.encode())
 
     assert archive_of(forwards) == archive_of(backwards)
 
 
 def test_an_entry_has_the_times_and_owners_of_the_release():
     tree = Tree()
-    tree.add_folder(
-        "var/state",
-        0o700,
-        owner=10001,
-    )
+    tree.add_folder("var/state", 0o700, owner=10001)
     members = members_of(tree)
 
-    assert (
-        members["var/state"].mtime,
-        members["var/state"].uid,
-    ) == (
-        EPOCH,
-        10001,
-    )
-    assert (
-        members["var"].mode,
-        members["var"].uid,
-    ) == (
-        0o755,
-        0,
-    )
+    assert (members["var/state"].mtime, members["var/state"].uid) == (EPOCH, 10001)
+    assert (members["var"].mode, members["var"].uid) == (0o755, 0)
 
 
 @pytest.mark.parametrize(
@@ -129,58 +101,41 @@ def test_both_machines_have_the_same_packages_and_versions():
     by_machine = []
     for machine in ("x86_64", "aarch64"):
         packages = locked_packages(machine)
-        by_machine.append(
-            [
-                (
-                    package.name,
-                    package.version,
-                )
-                for package in packages
-            ]
-        )
+        by_machine.append([(package.name, package.version) for package in packages])
 
     assert by_machine[0] == by_machine[1]
     assert len(by_machine[0]) > 30
 
 
-def test_a_package_with_another_hash_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "pool").mkdir()
-    (tmp_path / "pool" / "sh_1_all.deb").write_bytes(b"changed")
-    monkeypatch.setenv(
-        "BFIA_DEBIAN_MIRROR",
-        tmp_path.as_uri(),
-    )
-    package = DebianPackage(
-        "sh",
-        "1",
-        "0" * 64,
-        "pool/sh_1_all.deb",
-    )
-
-    with pytest.raises(
-        ReleaseError,
-        match=r"sh 1: .* has another hash than the lock",
-    ):
-        download_packages([package], tmp_path / "cache")
+SHELL = DebianPackage(
+    name="sh",
+    version="1",
+    sha256="0" * 64,
+    path="pool/sh_1_all.deb",
+)
 
 
-def test_a_vanished_package_is_named_with_the_next_step(tmp_path, monkeypatch):
-    monkeypatch.setenv(
-        "BFIA_DEBIAN_MIRROR",
-        tmp_path.as_uri(),
-    )
-    package = DebianPackage(
-        "sh",
-        "1",
-        "0" * 64,
-        "pool/sh_1_all.deb",
-    )
+@pytest.fixture
+def pool(tmp_path, monkeypatch):
+    """The folder of packages of a mirror that has none."""
+    monkeypatch.setenv("BFIA_DEBIAN_MIRROR", tmp_path.as_uri())
+    folder = tmp_path / "pool"
+    folder.mkdir()
+    return folder
 
-    with pytest.raises(
-        ReleaseError,
-        match=r"(?s)sh 1: .*python -m tools.release.images.debian",
-    ):
-        download_packages([package], tmp_path / "cache")
+
+def test_a_package_with_another_hash_is_refused(pool, tmp_path):
+    (pool / "sh_1_all.deb").write_bytes(b"changed")
+
+    with pytest.raises(ReleaseError, match=r"sh 1: .* has another hash than the lock"):
+        download_packages([SHELL], tmp_path / "cache")
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_vanished_package_is_named_with_the_next_step(tmp_path):
+    next_step = r"(?s)sh 1: .*python -m tools.release.images.debian"
+    with pytest.raises(ReleaseError, match=next_step):
+        download_packages([SHELL], tmp_path / "cache")
 
 
 def test_modules_are_compiled_the_same_way_twice():
@@ -203,17 +158,7 @@ def image_of(tree, file):
         epoch=EPOCH,
         config={"User": "10001"},
     )
-    return write_image(
-        file,
-        image,
-        [
-            layer_of(
-                tree,
-                EPOCH,
-                "files",
-            )
-        ],
-    )
+    return write_image(file, image, [layer_of(tree, EPOCH, "files")])
 
 
 def test_an_image_is_an_oci_layout_that_docker_loads_too(tmp_path):
@@ -221,10 +166,7 @@ def test_an_image_is_an_oci_layout_that_docker_loads_too(tmp_path):
     tree.add_file("etc/example", b"text")
     digest = image_of(tree, tmp_path / "image.tar")
     with tarfile.open(tmp_path / "image.tar") as archive:
-        archive.extractall(
-            tmp_path / "layout",
-            filter="data",
-        )
+        archive.extractall(tmp_path / "layout", filter="data")
     layout = tmp_path / "layout"
     index = json.loads((layout / "index.json").read_text())
     (docker,) = json.loads((layout / "manifest.json").read_text())
@@ -232,7 +174,8 @@ def test_an_image_is_an_oci_layout_that_docker_loads_too(tmp_path):
     assert [manifest["digest"] for manifest in index["manifests"]] == [digest]
     for blob in (layout / "blobs" / "sha256").iterdir():
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
-    assert json.loads((layout / docker["Config"]).read_text())["config"] == {"User": "10001"}
+    description = json.loads((layout / docker["Config"]).read_text())
+    assert description["config"] == {"User": "10001"}
     assert docker["RepoTags"] == ["example:1"]
 
 
@@ -246,10 +189,7 @@ def test_an_image_is_unpacked_for_its_trial(tmp_path):
 
 
 def test_a_wheels_files_are_added_below_a_folder(tmp_path):
-    with ZipFile(
-        tmp_path / "x.whl",
-        "w",
-    ) as wheel:
+    with ZipFile(tmp_path / "x.whl", "w") as wheel:
         wheel.writestr("x/__init__.py", "")
         wheel.writestr("x/x.h", "")
     tree = Tree()
@@ -259,11 +199,7 @@ def test_a_wheels_files_are_added_below_a_folder(tmp_path):
         lambda path: not path.endswith(".h"),
     )
 
-    assert sorted(tree.entries) == [
-        "site",
-        "site/x",
-        "site/x/__init__.py",
-    ]
+    assert sorted(tree.entries) == ["site", "site/x", "site/x/__init__.py"]
 
 
 # ------------------------------------------------------------ the installer
@@ -273,36 +209,19 @@ def test_a_wheels_files_are_added_below_a_folder(tmp_path):
 def bundle(tmp_path):
     """A bundle with the installer alone, for another machine than this one."""
     tree = Tree()
-    tree.add_file(
-        "install.sh",
-        (ROOT / INSTALLER).read_bytes(),
-        0o755,
-    )
+    tree.add_file("install.sh", (ROOT / INSTALLER).read_bytes(), 0o755)
     tree.add_file("release.env", b"VERSION=0.1.0\nCOMMIT=0123\nMACHINE=vax\nGLIBC=2.28\n")
-    tree.add_file(
-        "SHA256SUMS",
-        sums_of(tree).encode(),
-    )
+    tree.add_file("SHA256SUMS", sums_of(tree).encode())
     with tarfile.open(fileobj=io.BytesIO(archive_of(tree))) as archive:
-        archive.extractall(
-            tmp_path / "bundle",
-            filter="data",
-        )
+        archive.extractall(tmp_path / "bundle", filter="data")
     return tmp_path / "bundle"
 
 
 def install(bundle, *words, language="C"):
     """Run the installer; return its exit code and output."""
     process = subprocess.run(
-        [
-            "sh",
-            str(bundle / "install.sh"),
-            *words,
-        ],
-        env={
-            "PATH": os.environ["PATH"],
-            "LC_ALL": language,
-        },
+        ["sh", str(bundle / "install.sh"), *words],
+        env={"PATH": os.environ["PATH"], "LC_ALL": language},
         capture_output=True,
         text=True,
         check=False,
@@ -314,19 +233,15 @@ def test_the_installer_names_all_problems_at_once(bundle, tmp_path):
     (bundle / "release.env").write_text("VERSION=0.1.0\nCOMMIT=0\nMACHINE=vax\nGLIBC=2.28\n")
     code, output = install(
         bundle,
-        *(
-            "install",
-            "--python",
-            "/nonexistent",
-            "--engine",
-            "steam",
-        ),
-        *(
-            "--prefix",
-            str(tmp_path / "prefix"),
-            "--state",
-            str(tmp_path / "state"),
-        ),
+        "install",
+        "--python",
+        "/nonexistent",
+        "--engine",
+        "steam",
+        "--prefix",
+        str(tmp_path / "prefix"),
+        "--state",
+        str(tmp_path / "state"),
     )
 
     assert code == 1
@@ -357,27 +272,11 @@ def test_the_installer_speaks_chinese(bundle):
 
 
 @pytest.mark.parametrize(
-    (
-        "language",
-        "text",
-    ),
-    [
-        (
-            "C",
-            "Examples:",
-        ),
-        (
-            "zh_CN.UTF-8",
-            "示例：",
-        ),
-    ],
+    ("language", "text"),
+    [("C", "Examples:"), ("zh_CN.UTF-8", "示例：")],
 )
 def test_the_installers_help_has_examples(bundle, language, text):
-    code, output = install(
-        bundle,
-        "--help",
-        language=language,
-    )
+    code, output = install(bundle, "--help", language=language)
 
     assert code == 0
     assert text in output
@@ -387,30 +286,13 @@ def test_the_installers_help_has_examples(bundle, language, text):
     ("words", "text"),
     [
         (["fly"], "unknown command fly"),
-        (
-            [
-                "install",
-                "--speed",
-                "9",
-            ],
-            "unknown option --speed",
-        ),
+        (["install", "--speed", "9"], "unknown option --speed"),
         (["install", "--node"], "--node needs a value"),
-        (
-            [
-                "install",
-                "--prefix",
-                "/a b",
-            ],
-            "must not contain spaces",
-        ),
+        (["install", "--prefix", "/a b"], "must not contain spaces"),
     ],
 )
 def test_the_installer_refuses_a_wrong_command_line(bundle, words, text):
-    code, output = install(
-        bundle,
-        *words,
-    )
+    code, output = install(bundle, *words)
 
     assert code == 1
     assert text in output
@@ -437,7 +319,10 @@ def unit(tmp_path):
     file = tmp_path / "bfia-gateway.service"
     subprocess.run(
         [
-            *("sh", "-c", WRITE_UNIT, "sh"),
+            "sh",
+            "-c",
+            WRITE_UNIT,
+            "sh",
             str(ROOT / "compose" / "systemd"),
             str(tmp_path / "prefix"),
             str(tmp_path / "state"),

@@ -1,33 +1,16 @@
 """A release from a fresh clone: built twice, verified, installed by pip alone, and its demo."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.nodes import ROOT
+from tests.release.commands import run
 
 pytestmark = pytest.mark.scale
 
 PINNED = ("requirements/gateway.txt", "examples/reference_vendor/requirements.txt")
-
-
-def run(*command, folder):
-    """Run a command without the checkout's variables; return its output."""
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    process = subprocess.run(
-        command,
-        cwd=folder,
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stdout
-    return process.stdout
 
 
 @pytest.fixture

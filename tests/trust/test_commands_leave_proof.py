@@ -40,7 +40,8 @@ def world(tmp_path_factory):
 def send_command(world, path, body, sender=THIRD):
     """Send a command to `ME`; return the body of the response."""
     headers = {"x-source-node-id": sender}
-    return ask(world.me, "peer", "POST", CONTROL + path, json=body, headers=headers).json()
+    response = ask(world.me, "peer", "POST", CONTROL + path, json=body, headers=headers)
+    return response.json()
 
 
 def find_refusal(world, who, ids):

@@ -110,7 +110,10 @@ def test_a_container_that_fills_a_disk_ends(node, program, disk_gib, message):
 @pytest.mark.docker
 @pytest.mark.parametrize(
     ("program", "size", "files"),
-    [(WRITE.format(size=5 * MIB), 5 * MIB, 2), (MAKE_FILES.format(files=50), 0, 51)],
+    [
+        (WRITE.format(size=5 * MIB), 5 * MIB, 2),
+        (MAKE_FILES.format(files=50), 0, 51),
+    ],
     ids=["one large file", "many empty files"],
 )
 def test_an_engine_measures_what_a_container_wrote_outside_its_mounts(

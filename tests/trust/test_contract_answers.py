@@ -142,7 +142,8 @@ def test_a_stranger_neither_learns_nor_decides_a_contract(tmp_path, nodes_with_t
         call_api(peer, "POST", f"/applications/{theirs}/approve", reason)
         wait_for_status(me, application["number"], "APPROVED")
         check_route_has_the_partners_key(me, peer)
-        for key in (pair.stranger.pair.public, me.routes.table.routes[PEER].keys[0]):
+        route = me.routes.table.routes[PEER]
+        for key in (pair.stranger.pair.public, route.keys[0]):
             assert confirm(pair.stranger, me, application["id"], key) in REFUSED
         assert key_of_application(me, application["number"]) == key_in_route(
             me,
@@ -454,8 +455,9 @@ def test_a_repeated_approval_changes_no_contract(nodes):
     key = peer.card.credentials()["auth_credential"]
     approval = an_approval(before.id, key, expired_time=int(time.time()) + 10**6)
 
-    assert Sender(peer.card.key()).ask(me, "POST", CONFIRM, approval, PEER)["code"] == 0
+    response = Sender(peer.card.key()).ask(me, "POST", CONFIRM, approval, PEER)
 
+    assert response["code"] == 0
     assert me.stored_applications.get(mine) == before
 
 

@@ -226,13 +226,13 @@ def a_prediction(**changes):
     }
     [trees] = FLOW.nodes
     spec = a_job(flow_id="project-of-model")
+    nodes = [*roles["guest"], *roles["host"]]
     return replace(
         spec,
         job_id=f"job-predict-{next(job_numbers)}",
         dag=Dag((replace(trees, outputs=()),)),
         parties=tuple(
-            replace(party, node=node)
-            for party, node in zip(spec.parties, (*roles["guest"], *roles["host"]), strict=True)
+            replace(party, node=node) for party, node in zip(spec.parties, nodes, strict=True)
         ),
         initiator_role="host",
         task_params={},

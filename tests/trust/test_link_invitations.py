@@ -7,7 +7,7 @@ import pytest
 from tests.cli import call
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER
-from tests.linking import ANSWER_SECONDS, answer_of
+from tests.linking import ANSWER_SECONDS, answer_of, wait_for_links
 from tests.trust.test_partners import new_node
 
 
@@ -49,11 +49,7 @@ def test_two_invitations_of_which_one_has_no_address_make_links(tmp_path):
         assert f'bfia_links{{direction="in",node="{PEER}"}} 0.0' in metrics(open_node)
         assert accepted(closed_config, from_open, "--link").exit_code == 0
 
-        wait_for(
-            lambda: open_node.links.count(PEER) == 2,
-            ANSWER_SECONDS,
-            about="two links",
-        )
+        wait_for_links(open_node, PEER, 2)
         assert answer_of(open_node, PEER)["node_id"] == PEER
         for node, partner, direction in ((open_node, PEER, "in"), (closed_node, ME, "out")):
             line = f'bfia_links{{direction="{direction}",node="{partner}"}} 2.0'

@@ -19,15 +19,15 @@ from gateway.links import accepting
 from gateway.links.carrier import LINK_PATH, MAX_MESSAGE
 from gateway.links.proof import ACCEPTANCE, GATEWAY_OPENING, OPENING
 from gateway.links.unproven import MAX_UNPROVEN_PER_CLIENT
-from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER
-from tests.linking import ANSWER_SECONDS, dialling, key_of, set_routes
+from tests.linking import ANSWER_SECONDS, dialling, key_of, set_routes, wait_for_links
 from tests.world import NodeSetup
 
 NODE = NodeSetup(ME)
 OTHER = "JG0100003300000030"  # a partner with a link and a key of its own
 DIRECT = "JG0100004400000040"  # a partner with a key that is reached at its address
 HELLO = "/v1/interconn/schedule/node/hello"
+POLL = "/v1/interconn/schedule/task/poll"
 STREAMS_OF_A_LINK = 300  # two links with so many exceed the connections of one address
 
 
@@ -37,15 +37,7 @@ def new_pair():
 
 @pytest.fixture(scope="module")
 def pairs():
-    return {
-        name: new_pair()
-        for name in (
-            PEER,
-            OTHER,
-            DIRECT,
-            STRANGER,
-        )
-    }
+    return {name: new_pair() for name in (PEER, OTHER, DIRECT, STRANGER)}
 
 
 @pytest.fixture
@@ -62,6 +54,14 @@ def gateway(node, pairs):
     return node
 
 
+@contextlib.contextmanager
+def link_of_peer(node, pairs):
+    with dialling(node) as link:
+        link.claim(PEER, pairs[PEER])
+        wait_for_links(node, PEER, 1)
+        yield link
+
+
 def refusals(node):
     entries = node.get("/api/v1/audit", params={"limit": 50}).json()["audit"]
     return [entry["detail"]["reason"] for entry in entries if entry["action"] == "link"]
@@ -69,22 +69,10 @@ def refusals(node):
 
 def test_a_node_with_its_key_opens_a_link_and_the_other_proves_itself(gateway, pairs):
     with dialling(gateway) as link:
-        answer = link.claim(
-            PEER,
-            pairs[PEER],
-            link.challenge(),
-        )
+        answer = link.claim(PEER, pairs[PEER])
         assert answer["acceptance"]["signatures"][0]["keyid"] == key_of(gateway).id
-        wait_for(
-            lambda: gateway.links.count(PEER) == 1,
-            20,
-            0.02,
-        )
-    wait_for(
-        lambda: gateway.links.count(PEER) == 0,
-        20,
-        0.02,
-    )
+        wait_for_links(gateway, PEER, 1)
+    wait_for_links(gateway, PEER, 0)
 
 
 # Name -> the claimed node, the node whose key signs, changes of the statement, the refusal.
@@ -138,32 +126,26 @@ IMPOSTORS = {
 def test_nobody_opens_a_link_in_another_nodes_name(gateway, pairs, impostor):
     claimed, signing, changes, reason = IMPOSTORS[impostor]
     with dialling(gateway) as link:
-        answer = link.claim(
-            claimed,
-            pairs[signing],
-            link.challenge(),
-            changes,
-        )
+        answer = link.claim(claimed, pairs[signing], changes)
         assert answer["refused"] == reason
         link.wait_for_end()
     assert gateway.links.states() == []
     assert reason in refusals(gateway)
 
 
+def statement_for(link):
+    """Return the statement that `PEER` signs to open a link."""
+    return {
+        "from": PEER,
+        "to": ME,
+        "challenge": link.challenge(),
+        "nonce": "1" * 64,
+    }
+
+
 def test_a_recorded_opening_opens_no_second_link(gateway, pairs):
     with dialling(gateway) as first:
-        challenge = first.challenge()
-        content = {
-            "from": PEER,
-            "to": ME,
-            "challenge": challenge,
-            "nonce": "1" * 64,
-        }
-        envelope = sign_statement(
-            pairs[PEER],
-            OPENING,
-            content,
-        )
+        envelope = sign_statement(pairs[PEER], OPENING, statement_for(first))
         assert "acceptance" in first.send_opening(PEER, envelope)
         with dialling(gateway) as second:
             second.challenge()
@@ -172,17 +154,7 @@ def test_a_recorded_opening_opens_no_second_link(gateway, pairs):
 
 def test_the_acceptance_of_a_link_cannot_be_sent_back_as_an_opening(gateway, pairs):
     with dialling(gateway) as link:
-        content = {
-            "from": PEER,
-            "to": ME,
-            "challenge": link.challenge(),
-            "nonce": "1" * 64,
-        }
-        envelope = sign_statement(
-            pairs[PEER],
-            ACCEPTANCE,
-            content,
-        )
+        envelope = sign_statement(pairs[PEER], ACCEPTANCE, statement_for(link))
         assert link.send_opening(PEER, envelope)["refused"] == "LINK_UNPROVEN"
 
 
@@ -252,11 +224,7 @@ def test_unproven_connections_keep_no_partner_at_their_address_away(gateway, pai
         for stranger in strangers:
             stranger.challenge()
         with dialling(gateway) as link:
-            answer = link.claim(
-                PEER,
-                pairs[PEER],
-                link.challenge(),
-            )
+            answer = link.claim(PEER, pairs[PEER])
             assert "acceptance" in answer
         strangers[0].wait_for_end()
 
@@ -276,52 +244,23 @@ def hello_of(node):
 
 @pytest.mark.parametrize("claimed", [OTHER, DIRECT])
 def test_a_request_over_a_link_speaks_for_the_links_node_alone(gateway, pairs, claimed):
-    with dialling(gateway) as link:
-        link.claim(
-            PEER,
-            pairs[PEER],
-            link.challenge(),
-        )
+    with link_of_peer(gateway, pairs) as link:
         assert b"LINK_MISMATCH" in link.request(*hello_of(claimed))
 
 
 def test_a_request_over_a_link_needs_its_signature_too(gateway, pairs):
-    with dialling(gateway) as link:
-        link.claim(
-            PEER,
-            pairs[PEER],
-            link.challenge(),
-        )
+    with link_of_peer(gateway, pairs) as link:
         head, body = hello_of(PEER)
-        assert b"SIGNATURE_REFUSED" in link.request(head.replace(HELLO, poll()), body)
-
-
-def poll():
-    return "/v1/interconn/schedule/task/poll"
+        assert b"SIGNATURE_REFUSED" in link.request(head.replace(HELLO, POLL), body)
 
 
 def test_a_link_that_sends_more_than_was_granted_ends_alone(gateway, pairs):
-    with dialling(gateway) as greedy, dialling(gateway) as other:
-        greedy.claim(
-            PEER,
-            pairs[PEER],
-            greedy.challenge(),
-        )
-        other.claim(
-            OTHER,
-            pairs[OTHER],
-            other.challenge(),
-        )
+    with link_of_peer(gateway, pairs) as greedy, dialling(gateway) as other:
+        other.claim(OTHER, pairs[OTHER])
         greedy.send(Frame(Kind.OPEN, 1))
         with contextlib.suppress(ConnectionClosed):
             for _ in range(64 * FIRST_WINDOW // MAX_DATA):
-                greedy.send(
-                    Frame(
-                        Kind.DATA,
-                        3,
-                        bytes(MAX_DATA),
-                    )
-                )
+                greedy.send(Frame(Kind.DATA, 3, bytes(MAX_DATA)))
         greedy.wait_for_end()
         assert b"HTTP/1.1" in other.request(*hello_of(OTHER))
 
@@ -344,14 +283,7 @@ def test_only_the_listener_for_peers_takes_links(gateway, listener):
 
 
 def test_a_request_at_the_path_of_links_is_none_without_a_websocket(gateway):
-    assert (
-        gateway.request(
-            "GET",
-            LINK_PATH,
-            listener="peer",
-        ).status_code
-        == 404
-    )
+    assert gateway.request("GET", LINK_PATH, listener="peer").status_code == 404
     headers = {"connection": "upgrade", "upgrade": "websocket"}
     response = gateway.request(
         "GET",
@@ -410,13 +342,7 @@ def accepted_by(pair, **changes):
             "nonce": content["challenge"],
             **changes,
         }
-        return {
-            "acceptance": sign_statement(
-                pair,
-                ACCEPTANCE,
-                statement,
-            )
-        }
+        return {"acceptance": sign_statement(pair, ACCEPTANCE, statement)}
 
     return answer
 
@@ -451,13 +377,7 @@ def test_a_node_that_dials_keeps_no_link_to_a_false_node(world, fault, dialled_p
     with false_node(answers[fault]) as (url, is_over):
         set_routes(
             closed,
-            {
-                ME: {
-                    "url": url,
-                    "keys": dialled_pair.public,
-                    "dial": "out",
-                }
-            },
+            {ME: {"url": url, "keys": dialled_pair.public, "dial": "out"}},
         )
         assert is_over.wait(ANSWER_SECONDS)
         assert closed.links.states() == []
@@ -465,12 +385,7 @@ def test_a_node_that_dials_keeps_no_link_to_a_false_node(world, fault, dialled_p
 
 def test_a_link_outlasts_the_time_for_a_requests_head(gateway, pairs, monkeypatch):
     monkeypatch.setattr(client_connection, "HEAD_SECONDS", 0.5)
-    with dialling(gateway) as link:
-        link.claim(
-            PEER,
-            pairs[PEER],
-            link.challenge(),
-        )
+    with link_of_peer(gateway, pairs) as link:
         port = int(gateway.addresses()["peer"].rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as idle:
             assert idle.recv(1) == b""  # the time for its head is over
@@ -479,42 +394,12 @@ def test_a_link_outlasts_the_time_for_a_requests_head(gateway, pairs, monkeypatc
 
 def test_the_refusal_of_too_many_links_comes_before_the_acceptance(gateway, pairs, monkeypatch):
     monkeypatch.setattr(accepting, "MAX_LINKS_PER_NODE", 1)
-    with dialling(gateway) as first, dialling(gateway) as second:
-        first.claim(
-            PEER,
-            pairs[PEER],
-            first.challenge(),
-        )
-        wait_for(
-            lambda: gateway.links.count(PEER) == 1,
-            20,
-            0.02,
-        )
-        answer = second.claim(
-            PEER,
-            pairs[PEER],
-            second.challenge(),
-        )
+    with link_of_peer(gateway, pairs), dialling(gateway) as second:
+        answer = second.claim(PEER, pairs[PEER])
         assert answer["refused"] == "BUSY"
 
 
 # ------------------------------------------------------------ gateways of one node
-
-
-@contextlib.contextmanager
-def link_of_peer(node, pairs):
-    with dialling(node) as link:
-        link.claim(
-            PEER,
-            pairs[PEER],
-            link.challenge(),
-        )
-        wait_for(
-            lambda: node.links.count(PEER) == 1,
-            20,
-            0.02,
-        )
-        yield link
 
 
 def test_another_gateway_of_the_node_uses_the_links_of_a_partner(gateway, pairs):
@@ -526,13 +411,7 @@ def test_another_gateway_of_the_node_uses_the_links_of_a_partner(gateway, pairs)
         )
         assert answer["acceptance"]["signatures"][0]["keyid"] == key_of(gateway).id
         other.send(Frame(Kind.OPEN, 1))
-        other.send(
-            Frame(
-                Kind.DATA,
-                1,
-                b"a request",
-            )
-        )
+        other.send(Frame(Kind.DATA, 1, b"a request"))
         frames = [decode(link.socket.recv(ANSWER_SECONDS)) for _ in range(2)]
         assert [frame.kind for frame in frames] == [Kind.OPEN, Kind.DATA]
         assert frames[1].data == b"a request"
@@ -624,42 +503,17 @@ def test_a_gateway_refuses_a_link_that_is_for_another_one(gateway, pairs):
 # ------------------------------------------------------------ changes of routes
 
 
-# Name of a change of the route -> new values of its keys, None removes a key
-CHANGES = {
-    "disabled": {"enabled": False},
-    "called at an address": {"reached": None, "url": "http://127.0.0.1:9"},
-    "another key": {},
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", ["disabled", "called at an address", "another key"])
 def test_an_accepted_link_ends_when_its_route_expects_it_no_more(gateway, pairs, change):
-    entry = {
-        "reached": "by-link",
-        "keys": pairs[PEER].public,
-        **CHANGES[change],
+    key = pairs[PEER].public
+    changed_routes = {
+        "disabled": {"reached": "by-link", "keys": key, "enabled": False},
+        "called at an address": {"url": "http://127.0.0.1:9", "keys": key},
+        "another key": {"reached": "by-link", "keys": pairs[OTHER].public},
     }
-    if change == "another key":
-        entry["keys"] = pairs[OTHER].public
-    with dialling(gateway) as link:
-        link.claim(
-            PEER,
-            pairs[PEER],
-            link.challenge(),
-        )
-        wait_for(
-            lambda: gateway.links.count(PEER) == 1,
-            20,
-            0.02,
-        )
-        set_routes(
-            gateway, {PEER: {key: value for key, value in entry.items() if value is not None}}
-        )
-        wait_for(
-            lambda: gateway.links.count(PEER) == 0,
-            ANSWER_SECONDS,
-            0.02,
-        )
+    with link_of_peer(gateway, pairs) as link:
+        set_routes(gateway, {PEER: changed_routes[change]})
+        wait_for_links(gateway, PEER, 0)
         link.wait_for_end()
 
 
@@ -667,19 +521,11 @@ def test_a_node_has_no_more_streams_than_connections(gateway, pairs, monkeypatch
     monkeypatch.setattr(client_connection, "HEAD_SECONDS", 3600.0)
     with dialling(gateway) as first, dialling(gateway) as second:
         for link in (first, second):
-            link.claim(
-                PEER,
-                pairs[PEER],
-                link.challenge(),
-            )
+            link.claim(PEER, pairs[PEER])
             for number in range(STREAMS_OF_A_LINK):
                 link.send(Frame(Kind.OPEN, 2 * number + 1))
         refused = decode(second.socket.recv(ANSWER_SECONDS))
         assert refused.kind in (Kind.END, Kind.RESET)
         with dialling(gateway) as other:
-            other.claim(
-                OTHER,
-                pairs[OTHER],
-                other.challenge(),
-            )
+            other.claim(OTHER, pairs[OTHER])
             assert b"HTTP/1.1" in other.request(*hello_of(OTHER))

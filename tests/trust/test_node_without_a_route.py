@@ -91,7 +91,10 @@ def site(tmp_path_factory):
     my_key = Keyring(home / ME / "state").make("ed25519").public
     peer_key = Keyring(home / PEER / "state").make("ed25519").public
     options = {"limits": {"partner_requests_per_minute": 100_000}}
-    with running(home / ME, **options) as me, running(home / PEER, PEER, **options) as peer:
+    with (
+        running(home / ME, **options) as me,
+        running(home / PEER, PEER, **options) as peer,
+    ):
         partner = {
             "url": peer.addresses()["peer"],
             "keys": peer_key,

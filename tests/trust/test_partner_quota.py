@@ -21,7 +21,8 @@ from tests.trust.peer_requests import reason_of
 def send(world, path, body, sender):
     """Send `ME` a request in a node's name; return the body of the response."""
     headers = {"x-source-node-id": sender}
-    return ask(world.me, "peer", "POST", SCHEDULE + path, json=body, headers=headers).json()
+    response = ask(world.me, "peer", "POST", SCHEDULE + path, json=body, headers=headers)
+    return response.json()
 
 
 def check_quota_is_reached(response):

@@ -206,7 +206,13 @@ def test_both_sides_see_the_same_words(keys):
     assert six_words(mine, theirs) == six_words(theirs, mine)
 
 
-@pytest.mark.parametrize("numbers", [(0, 1, 15, 16, 4096, 65535), (12345, 54321, 7, 70, 700, 7000)])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (0, 1, 15, 16, 4096, 65535),
+        (12345, 54321, 7, 70, 700, 7000),
+    ],
+)
 def test_the_digits_beside_the_words_are_as_strong_as_the_words(numbers):
     """Different words have different digits, so that no forgery fits the digits alone."""
     syllables = [f"{c}{v}" for c in "bdfghjklmnprstvz" for v in "aiou"]

@@ -183,7 +183,7 @@ def refusal_of_link(node: Node, pair: KeyPair, certificate: Files | None = None)
     if certificate is not None:
         headers["client-cert"] = percent_encoded(certificate)
     with dialling(node, headers) as link:
-        answer = link.claim(PEER, pair, link.challenge())
+        answer = link.claim(PEER, pair)
         wait_for(
             lambda: "refused" in answer or node.links.count(PEER) == 1,
             ANSWER_SECONDS,

@@ -33,6 +33,10 @@ BOTH_AT_ME = {
     "guest": (ME,),
     "host": (ME,),
 }
+WITH_PARTNER = {
+    "guest": (ME,),
+    "host": (SPEC,),
+}
 job_numbers = count()
 
 
@@ -149,7 +153,7 @@ def end_run(node, job_id, label):
 
 
 def test_a_container_reaches_no_node_outside_its_job(site):
-    headers = containers(site.node, "job-two", {"guest": (ME,), "host": (SPEC,)})["guest.0"]
+    headers = containers(site.node, "job-two", WITH_PARTNER)["guest.0"]
     to_another_node = headers | {"x-ptp-target-node-id": FATE}
     before = channel_requests(site)
 
@@ -159,7 +163,7 @@ def test_a_container_reaches_no_node_outside_its_job(site):
 
 
 def test_a_container_may_name_the_institution_of_its_target(site):
-    headers = containers(site.node, "job-institution", {"guest": (ME,), "host": (SPEC,)})["guest.0"]
+    headers = containers(site.node, "job-institution", WITH_PARTNER)["guest.0"]
     target = {"x-ptp-target-node-id": "", "x-ptp-target-inst-id": SPEC}
 
     call_channel(site.node, "push", headers | target)
@@ -169,7 +173,7 @@ def test_a_container_may_name_the_institution_of_its_target(site):
 
 
 def test_a_partner_never_receives_the_token_of_a_run(site):
-    headers = containers(site.node, "job-of-two", {"guest": (ME,), "host": (SPEC,)})["guest.0"]
+    headers = containers(site.node, "job-of-two", WITH_PARTNER)["guest.0"]
 
     call_channel(
         site.node,
@@ -487,7 +491,10 @@ def test_a_node_reports_for_itself_only(site, sender, reason):
     site.peer.will(says())
     spec = a_job_with(FATE)
     node.job_requests.submit(spec)
-    [task] = wait_for(lambda: list(node.store.jobs.get(spec.job_id).tasks.values()), 10)
+    [task] = wait_for(
+        lambda: list(node.store.jobs.get(spec.job_id).tasks.values()),
+        10,
+    )
     failure = {
         "task_id": task.task_id,
         "role": "host",
@@ -499,6 +506,7 @@ def test_a_node_reports_for_itself_only(site, sender, reason):
 
     if reason is not None:
         assert response["data"]["reason"] == reason
-    for part in node.store.jobs.get(spec.job_id).tasks["a"].nodes.values():
+    job = node.store.jobs.get(spec.job_id)
+    for part in job.tasks["a"].nodes.values():
         assert TaskStatus.FAILED not in part.roles.values()
     node.job_requests.stop(spec.job_id, "")

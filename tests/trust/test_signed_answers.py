@@ -77,7 +77,11 @@ def nodes(tmp_path_factory):
     home = tmp_path_factory.mktemp("nodes")
     my_key = Keyring(home / ME / "state").make("ed25519").public
     peer_key = Keyring(home / PEER / "state").make("ed25519").public
-    with running(home / ME) as me, running(home / PEER, PEER) as peer, Proxy() as proxy:
+    with (
+        running(home / ME) as me,
+        running(home / PEER, PEER) as peer,
+        Proxy() as proxy,
+    ):
         peer_socket = peer.services.sockets.by_listener["peer"][0]
         proxy.ports[PEER] = peer_socket.getsockname()[1]
         set_routes(

@@ -54,7 +54,10 @@ def nodes(tmp_path_factory):
         "limits": {"partner_requests_per_minute": 100_000},
         "fate": {"enabled": True},
     }
-    with running(home / ME, **options) as me, running(home / PEER, PEER, **options) as peer:
+    with (
+        running(home / ME, **options) as me,
+        running(home / PEER, PEER, **options) as peer,
+    ):
         set_routes(
             peer,
             {ME: {"url": me.addresses()["peer"], "keys": my_key}},
@@ -451,8 +454,9 @@ def test_a_signature_for_another_node_is_refused_by_the_listener(me):
 def test_a_verifier_names_the_node_that_a_signature_is_for():
     """Attack: a node forwards a request that it was sent itself."""
     signable, signature = sign_empty_poll(target=OTHER)
+    verifier = a_verifier(ME, datetime.now(UTC))
     with pytest.raises(NotAllowed, match=f"signed for '{OTHER}'"):
-        a_verifier(ME, datetime.now(UTC)).check(signable, b"", signature, [PAIRS[PEER].public])
+        verifier.check(signable, b"", signature, [PAIRS[PEER].public])
 
 
 def test_a_signature_that_is_not_base64_is_refused():
