@@ -56,6 +56,7 @@ def build_run_services(
         pinned=registries.registry.pin,
         limits=engines.capacities.ceilings,
         demanded_report=registries.tee_policies.demanded_report,
+        limits_access=registries.storage.limits_runs,
     )
     launching = Launching(
         foundation.context,

@@ -202,6 +202,16 @@ class Storages(Storage):
             return ""
         return key_not_shared(remote)
 
+    def limits_runs(self, storage: str) -> bool:
+        """Return whether a run's access to a storage can be limited to its own outputs.
+
+        ``storage`` is its name; that of the folder is "". It is so for S3 with a role, whose
+        credentials are made for each run. Any other credentials open more.
+        """
+        if storage not in self.remotes:
+            return storage == ""
+        return bool(self.remotes[storage].remote.role)
+
     def mismatch_consequence(self, engines: Sequence[str]) -> str:
         """Return what follows, for people, if a component lists none of this node's kinds; else "".
 

@@ -32,7 +32,7 @@ from gateway.domain.execution.messages import (
     Prepared,
 )
 from gateway.domain.redaction import for_others
-from gateway.domain.run import NODE_FOLDER, LocalJob, Run
+from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, JobSpec, NodeId
 from gateway.errors import DatabaseAway, EngineFailed, GatewayError, StorageFailed
 from gateway.ports import AttestationSite, Site
@@ -77,6 +77,8 @@ class LaunchRules:
     # Takes a job and a provider's name; returns the report that its runs have to bring, None
     # without one. Raises `Invalid` for policies that contradict each other.
     demanded_report: Callable[[JobSpec, str], Attestation | None]
+    # Whether a run's access to a storage, by its name, can be limited to its own outputs.
+    limits_access: Callable[[str], bool]
 
 
 class ImageMissing(Exception):
@@ -149,7 +151,7 @@ class Launching:
         software = run.software
         try:
             run = self._with_demanded_report(local, run)
-            _check_inputs(run)
+            self._check_inputs(run)
             self.disk.check_room(run)
             # This digest is only recorded with the run. It need not be compared with the approved
             # digest here: the engine refuses to launch an image with any other digest.
@@ -180,6 +182,21 @@ class Launching:
             granted=rights_in_words(self._allowed(run)),
             attestation=run.attestation,
         )
+
+    def _check_inputs(self, run: Run) -> None:
+        """Raise `EngineFailed` if a run could get inputs without its attestation report.
+
+        Credentials that open more than its outputs would let it read its inputs at their storage.
+        """
+        if run.attestation is None:
+            return
+        addresses = (*run.data.inputs.values(), *run.data.outputs.values())
+        if not all(self._rules.limits_access(address.storage) for address in addresses):
+            raise EngineFailed(
+                "the data of a run that has to prove its TEE must be in the node's folder, or in "
+                "S3 with a role",
+                reason="TEE_STORAGE",
+            )
 
     def _with_demanded_report(self, local: LocalJob, run: Run) -> Run:
         """Return a run with the report that it has to bring. Raises `Invalid`."""
@@ -459,21 +476,6 @@ class Launching:
             later_runs=local.expected_runs,
             private_folders=placement.private_folders,
             reach=placement.reach,
-        )
-
-
-def _check_inputs(run: Run) -> None:
-    """Raise `EngineFailed` if a run could get inputs without its attestation report.
-
-    The credentials for a storage elsewhere let a run read its inputs there.
-    """
-    if run.attestation is None:
-        return
-    addresses = (*run.data.inputs.values(), *run.data.outputs.values())
-    if any(address.storage != NODE_FOLDER for address in addresses):
-        raise EngineFailed(
-            "the data of a run that has to prove its TEE must be in the node's folder",
-            reason="TEE_STORAGE",
         )
 
 

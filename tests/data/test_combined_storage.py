@@ -64,6 +64,29 @@ def test_the_first_storage_that_a_component_lists_serves_it(
     assert storages.serving(listed) == serving
 
 
+# Storages, where runs that have to prove their TEE may have their data -> whether they may.
+LIMITED = {
+    "the folder": ("", True),
+    "S3 with a role": ("limited", True),
+    "S3 with a shared key": ("lake", False),
+    "HDFS": ("cluster", False),
+    "a storage that is gone": ("gone", False),
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_only_a_role_limits_runs_at_a_storage_elsewhere(tmp_path, name):
+    storage, is_limited = LIMITED[name]
+    limited = replace(
+        LAKE,
+        name="limited",
+        role="arn:aws:iam:::role/bfia-run",
+    )
+    storages = storages_at(tmp_path, LAKE, limited, CLUSTER)
+
+    assert storages.limits_runs(storage) is is_limited
+
+
 @pytest.mark.parametrize(
     ("listed", "remotes", "stand_in", "words"),
     [

@@ -91,6 +91,21 @@ def test_a_run_reads_its_inputs(s3, place, key):
 
 
 @pytest.mark.s3
+def test_a_run_without_its_report_writes_and_cannot_read_its_inputs(remote, place):
+    attested = with_data(RUN, inputs={})
+
+    s3 = client_of(credentials.for_run(remote, attested))
+
+    s3.put_object(
+        Bucket=place.name,
+        Key=OUTPUT,
+        Body=b"mine",
+    )
+    with pytest.raises(s3.exceptions.ClientError, match="AccessDenied"):
+        read(s3, place, INPUT)
+
+
+@pytest.mark.s3
 def test_a_missing_object_is_missing_and_not_denied(s3, place):
     """Some images look for a folder at the place of a file first."""
     with pytest.raises(s3.exceptions.NoSuchKey):
