@@ -306,10 +306,7 @@ class Acceptor:
 
 def _fields(origin: LinkOrigin) -> dict[str, str]:
     """Return the fields of a link in the log."""
-    return {
-        "node": origin.node,
-        "address": origin.address,
-    }
+    return {"node": origin.node, "address": origin.address}
 
 
 def _cause(arrival: Arrival, error: Exception) -> dict[str, str]:

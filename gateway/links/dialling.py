@@ -106,10 +106,7 @@ class Dialler:
             return
         self._links.note_failure(route.node, cause, self._parts.clock())
         self._causes[route.node] = cause
-        fields = {
-            "node": route.node,
-            "cause": cause,
-        }
+        fields = {"node": route.node, "cause": cause}
         log.warning("no link", extra=fields)
 
 

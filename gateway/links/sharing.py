@@ -120,10 +120,7 @@ class Sharing:
         self._elsewhere = self._board.elsewhere()
         self._links.set_elsewhere(self._elsewhere)
 
-    async def _try(
-        self,
-        call: Callable[[], None],
-    ) -> bool:
+    async def _try(self, call: Callable[[], None]) -> bool:
         """Call a function of the board in a thread; return whether the board responds."""
         try:
             await asyncio.to_thread(call)
@@ -144,10 +141,7 @@ class Sharing:
     async def _run_link(self, key: _Key, wake_others: Callable[[], None]) -> bool:
         """Open a connection to another gateway, and carry requests until it ends."""
         gateway, url, node = key
-        fields = {
-            "node": node,
-            "gateway": url,
-        }
+        fields = {"node": node, "gateway": url}
         try:
             async with self._openings:
                 link = await self._open(gateway, url, node)

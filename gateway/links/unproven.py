@@ -49,10 +49,7 @@ class UnprovenConnections:
         total = sum(map(self._count, clients))
         if total < MAX_UNPROVEN:
             return
-        largest = max(
-            clients,
-            key=self._count,
-        )
+        largest = max(clients, key=self._count)
         self._end_oldest(largest)
 
     def _count(self, client: str) -> int:

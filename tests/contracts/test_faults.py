@@ -22,17 +22,11 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 
 pytestmark = pytest.mark.xdist_group("faults")
-HOSTS = {
-    "guest": (ME,),
-    "host": (PEER, THIRD),
-}
+HOSTS = {"guest": (ME,), "host": (PEER, THIRD)}
 
 SETTINGS = {
     "me": {
-        "limits": {
-            "schedule_attempts": 3,
-            "schedule_pause_seconds": 0.05,
-        },
+        "limits": {"schedule_attempts": 3, "schedule_pause_seconds": 0.05},
         "resources": {"cpu": 1},
     }
 }
@@ -50,10 +44,7 @@ def impatient(world: World) -> None:
         world.me.scheduler.timing,
         create_deadline=2.0,
     )
-    world.peer.executor.timing = replace(
-        world.peer.executor.timing,
-        orphan=1.0,
-    )
+    world.peer.executor.timing = replace(world.peer.executor.timing, orphan=1.0)
 
 
 def a_job(
@@ -76,38 +67,24 @@ def a_job(
     return spec
 
 
-def events(
-    node: Gateway,
-    spec: JobSpec,
-) -> list[str]:
+def events(node: Gateway, spec: JobSpec) -> list[str]:
     """Return the names of the job's events, in order."""
     return [entry.event for entry in node.store.timeline(spec.job_id)]
 
 
-def entries(
-    node: Gateway,
-    spec: JobSpec,
-    event: str,
-) -> list[Any]:
+def entries(node: Gateway, spec: JobSpec, event: str) -> list[Any]:
     """Return the entries of one kind in the job's timeline."""
     return [entry for entry in node.store.timeline(spec.job_id) if entry.event == event]
 
 
-def node_variables(
-    world: World,
-    node: Gateway,
-    run: Run,
-) -> set[str]:
+def node_variables(world: World, node: Gateway, run: Run) -> set[str]:
     """Return the names of a run's variables that hold ids of nodes."""
     launches = {launch.name: launch for launch in world.engine(node).launches}
     environment = launches[run.name].environment
     return {name for name in environment if name.startswith("config.node_id.")}
 
 
-def party_states(
-    node: Gateway,
-    spec: JobSpec,
-) -> dict[str, Any]:
+def party_states(node: Gateway, spec: JobSpec) -> dict[str, Any]:
     """Return the parties of a job as the node's operators see them, by label."""
     path = "/v1/platform/schedule/job/status_all"
     response = ask(
@@ -128,10 +105,7 @@ def failure_of(record: Any) -> Failure:
 
 
 def test_a_job_runs_without_an_optional_party_that_is_down(world, scratch):
-    spec = a_job(
-        scratch,
-        min_parties={"host": 1},
-    )
+    spec = a_job(scratch, min_parties={"host": 1})
 
     world.me.coordinator.submit_job(spec, ME)  # THIRD does not respond
 
@@ -148,11 +122,7 @@ def test_a_job_runs_without_an_optional_party_that_is_down(world, scratch):
     for node in (world.me, world.peer):
         parties = party_states(node, spec)
         states = {label: party["state"] for label, party in parties.items()}
-        assert states == {
-            "guest.0": "ok",
-            "host.0": "ok",
-            "host.1": "unknown",
-        }
+        assert states == {"guest.0": "ok", "host.0": "ok", "host.1": "unknown"}
         third = parties["host.1"]
         assert third["node"] == THIRD
         assert third["excluded"] is True
@@ -175,10 +145,7 @@ def test_a_job_runs_without_an_optional_party_that_is_down(world, scratch):
     assert "continues without" in events(world.me, spec)
 
 
-def set_reason_of_lost_calls(
-    monkeypatch: pytest.MonkeyPatch,
-    reason: str,
-) -> None:
+def set_reason_of_lost_calls(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     """Let every call to a node that is away fail with this reason."""
     call = Peer.raw
 
@@ -198,10 +165,7 @@ def set_reason_of_lost_calls(
     [
         ({}, "PEER_UNREACHABLE"),
         (
-            {
-                "min_parties": {"host": 1},
-                "required_parties": ["host.1"],
-            },
+            {"min_parties": {"host": 1}, "required_parties": ["host.1"]},
             "ANSWER_NOT_SIGNED",
         ),
     ],
@@ -218,11 +182,7 @@ def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
     assert refusal.value.reason == reason
     job = world.wait_status(spec.job_id, JobStatus.REJECTED)
     states = {detail.party: detail.state for detail in quorum.details(job)}
-    assert states == {
-        "guest.0": "ok",
-        "host.0": "ok",
-        "host.1": "unknown",
-    }
+    assert states == {"guest.0": "ok", "host.0": "ok", "host.1": "unknown"}
     attempts = entries(world.me, spec, "create not answered")
     assert len(attempts) > 1
     assert all(attempt.by == THIRD for attempt in attempts)
@@ -238,20 +198,13 @@ def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
         assert not world.engine(node).list()
 
 
-TWO = {
-    "guest": (ME,),
-    "host": (PEER,),
-}
+TWO = {"guest": (ME,), "host": (PEER,)}
 
 
 class Failing:
     """A function that refuses its first calls as if it had a bug, then does its work."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        failures: int,
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], failures: int) -> None:
         self._function = function
         self._failures = failures
         self.calls = 0
@@ -293,18 +246,9 @@ def test_a_step_after_all_creations_that_fails_ends_the_job_at_every_node(
 
 def test_a_job_that_never_fits_ends_with_its_history_at_every_node(world, scratch):
     """Each attempt is reported with its reason, and the job leaves nothing behind."""
-    params = {
-        "common": {},
-        "guest": {"0": {"resources": {"cpu": 1}}},
-    }
-    first = replace(
-        a_job(scratch, TWO),
-        job_params=params,
-    )
-    second = replace(
-        a_job(scratch, TWO),
-        job_params=params,
-    )
+    params = {"common": {}, "guest": {"0": {"resources": {"cpu": 1}}}}
+    first = replace(a_job(scratch, TWO), job_params=params)
+    second = replace(a_job(scratch, TWO), job_params=params)
     world.me.coordinator.submit_job(first, ME)
     world.run(first.job_id, "a", "guest.0")
 
@@ -335,10 +279,7 @@ def test_a_failed_finish_is_visible_retried_and_blocks_nothing(world, scratch, m
     world.end_all(spec)
 
     assert wait_for_end(world, spec).outcome is Outcome.SUCCEEDED
-    (local,) = world.closed(
-        spec.job_id,
-        world.peer,
-    )
+    (local,) = world.closed(spec.job_id, world.peer)
     wait_for(
         lambda: world.job(spec.job_id).nodes[PEER].stop.completed, 60, 0.02, "it is acknowledged"
     )
@@ -347,16 +288,9 @@ def test_a_failed_finish_is_visible_retried_and_blocks_nothing(world, scratch, m
     assert local.ending.outcome is Outcome.SUCCEEDED
 
 
-def start_orphan(
-    world: World,
-    scheduler: str,
-    job_id: str,
-) -> JobSpec:
+def start_orphan(world: World, scheduler: str, job_id: str) -> JobSpec:
     """Have `PEER` run a container of a job with this scheduler, which does not know the job."""
-    roles = {
-        "guest": (scheduler,),
-        "host": (PEER,),
-    }
+    roles = {"guest": (scheduler,), "host": (PEER,)}
     spec = a_spec(
         "a",
         roles,
@@ -371,19 +305,13 @@ def start_orphan(
 
 @pytest.mark.parametrize(
     ("scheduler", "reason"),
-    [
-        (ME, "SCHEDULER_FORGOT"),
-        (THIRD, "SCHEDULER_UNREACHABLE"),
-    ],
+    [(ME, "SCHEDULER_FORGOT"), (THIRD, "SCHEDULER_UNREACHABLE")],
 )
 def test_a_job_whose_scheduling_node_is_gone_ends_here(world, scheduler, reason):
     spec = start_orphan(world, scheduler, f"job-orphan-{reason}")
     may_go_on_elsewhere = scheduler == THIRD  # THIRD cannot be asked
 
-    (local,) = world.closed(
-        spec.job_id,
-        world.peer,
-    )
+    (local,) = world.closed(spec.job_id, world.peer)
 
     assert local.status is JobStatus.FINISHED
     assert all(run.over for run in local.runs)
@@ -414,11 +342,7 @@ def stop_all(node: Gateway, spec: JobSpec) -> None:
 
 
 @contextmanager
-def unreachable(
-    node: Gateway,
-    world: World,
-    partner: Gateway,
-) -> Iterator[None]:
+def unreachable(node: Gateway, world: World, partner: Gateway) -> Iterator[None]:
     """Let a node's route to its partner lead nowhere."""
     routes = node.settings.route_table.file
     text = routes.read_text()
@@ -437,15 +361,9 @@ NEVER = 36_000.0  # seconds
 
 
 @pytest.fixture
-def never_asks(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def never_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `PEER` never ask a silent scheduler."""
-    timing = replace(
-        world.peer.executor.timing,
-        orphan=NEVER,
-    )
+    timing = replace(world.peer.executor.timing, orphan=NEVER)
     monkeypatch.setattr(world.peer.executor, "timing", timing)
 
 
@@ -496,32 +414,19 @@ def test_a_lost_stop_is_noticed_when_the_jobs_state_is_read(world, scratch):
     )
 
     with unreachable(world.me, world, world.peer):
-        world.me.coordinator.stop_job(
-            spec.job_id,
-            "",
-            ME,
-        )
+        world.me.coordinator.stop_job(spec.job_id, "", ME)
         wait_for_end(world, spec)
         assert world.peer.job_statuses.status(spec.job_id).outcome is Outcome.STOPPED
-        (local,) = world.closed(
-            spec.job_id,
-            world.peer,
-        )
+        (local,) = world.closed(spec.job_id, world.peer)
         assert local.ending is not None
         assert local.ending.outcome is Outcome.STOPPED
 
 
 @pytest.fixture
-def without_polling(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def without_polling(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let both nodes neither probe runs nor poll tasks."""
     for node in (world.me, world.peer):
-        executing = replace(
-            node.executor.timing,
-            probe_every=NEVER,
-        )
+        executing = replace(node.executor.timing, probe_every=NEVER)
         scheduling = replace(
             node.scheduler.timing,
             poll_first=NEVER,

@@ -72,10 +72,7 @@ def is_over(node: Node, job_id: str) -> bool:
     return all_runs_ended and job["status"] in ("FINISHED", "REJECTED")
 
 
-def wait_for_stop_everywhere(
-    federation: Federation,
-    job_id: str,
-) -> dict[str, Any]:
+def wait_for_stop_everywhere(federation: Federation, job_id: str) -> dict[str, Any]:
     """Wait until a job is stopped at all nodes; return its status, which is the same at both."""
     guest, host = federation.nodes.values()
     guest.wait_job(
@@ -434,10 +431,7 @@ def check_runs_of_attempts(
 
 
 # Duration of each task in seconds, and the upstream task of b.
-TWO_TASKS = (
-    {"a": 0, "b": 0},
-    {"b": "a"},
-)
+TWO_TASKS = ({"a": 0, "b": 0}, {"b": "a"})
 
 
 def silent_job(
@@ -448,10 +442,7 @@ def silent_job(
 ) -> Any:
     """Return a job of containers that report nothing; one node plays both roles."""
     body = job_of(register, lasting, flow, silent=True, **parameters)
-    body["config"]["role"] = {
-        "guest": [GUEST],
-        "host": [GUEST],
-    }
+    body["config"]["role"] = {"guest": [GUEST], "host": [GUEST]}
     return body
 
 
@@ -572,10 +563,7 @@ def statuses_of_runs(database: sqlite3.Connection) -> set[str]:
     return {status for (status,) in database.execute(query)}
 
 
-def starts_of_try(
-    register: Path,
-    number: int,
-) -> Counter[str]:
+def starts_of_try(register: Path, number: int) -> Counter[str]:
     """Return how many containers were started in a try, by task and party."""
     counts: Counter[str] = Counter()
     for file in register.iterdir():
@@ -627,10 +615,7 @@ def test_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_path, re
         python=sys.executable,
         component=Path(__file__).with_name("patient.py"),
     )
-    engine = process_engine(
-        "example:1.0.0",
-        command=["/bin/bash", "-c", script],
-    )
+    engine = process_engine("example:1.0.0", command=["/bin/bash", "-c", script])
     with Federation(tmp_path, [GUEST], engine) as federation:
         node = federation[GUEST]
         node.register(A_PROVIDER)

@@ -19,10 +19,7 @@ from tools.release.machines import build_x86_64, cache_folder
 from tools.release.packages import build_gateway, build_reference_vendor
 from tools.release.source import export
 
-pytestmark = [
-    pytest.mark.scale,
-    pytest.mark.docker,
-]
+pytestmark = [pytest.mark.scale, pytest.mark.docker]
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMER = "648138eb"  # the commit whose database is upgraded
@@ -86,11 +83,7 @@ def bundle(release, tmp_path_factory):
 def former(tmp_path_factory):
     """The former version: its wheel, and the wheels of its lock."""
     folder = tmp_path_factory.mktemp("former")
-    source = export(
-        ROOT,
-        FORMER,
-        folder / "source",
-    )
+    source = export(ROOT, FORMER, folder / "source")
     lock = source.folder / "requirements" / "gateway.txt"
     download_wheels(lock, "x86_64", folder / "wheels")
     command = [
@@ -271,21 +264,14 @@ def test_the_image_runs_a_job_with_a_read_only_root(image):
     result = json.loads(output.splitlines()[-1])
 
     assert result["job"]["outcome"] == "SUCCEEDED"
-    assert result["job"]["counts"]["guest.0"] == {
-        "rows": 3,
-        "peer_rows": 5,
-    }
+    assert result["job"]["counts"]["guest.0"] == {"rows": 3, "peer_rows": 5}
     assert "failed" not in result["doctor"]
 
 
 def test_the_image_serves_and_is_healthy_as_a_user_of_its_own(image):
     name = f"bfia-release-{uuid4().hex[:12]}"
     volumes = []
-    for folder in (
-        "/etc/bfia",
-        "/var/lib/bfia/state",
-        "/var/lib/bfia/storage",
-    ):
+    for folder in ("/etc/bfia", "/var/lib/bfia/state", "/var/lib/bfia/storage"):
         volumes += ["--volume", f"{name}{folder.replace('/', '-')}:{folder}"]
     options = [
         "--read-only",
@@ -324,11 +310,7 @@ def test_the_image_serves_and_is_healthy_as_a_user_of_its_own(image):
         def is_healthy():
             return health(name) == "healthy"
 
-        wait_for(
-            is_healthy,
-            about="the image is healthy",
-            seconds=180,
-        )
+        wait_for(is_healthy, about="the image is healthy", seconds=180)
         assert (
             run(
                 "docker",
@@ -362,11 +344,7 @@ def health(name):
 
 
 def test_the_bundle_installs_without_a_network_up_to_the_demos_result(machine, bundle):
-    result = inside(
-        machine,
-        "install",
-        {bundle: "/bundle"},
-    )
+    result = inside(machine, "install", {bundle: "/bundle"})
 
     assert result == {
         "again": True,

@@ -63,10 +63,7 @@ class LongLine:
         """Pass packets on again."""
         self._say(b"restore\n")
 
-    def _say(
-        self,
-        word: bytes,
-    ) -> None:
+    def _say(self, word: bytes) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(word)
         self.process.stdin.flush()
@@ -77,12 +74,7 @@ def long_line(congestion: str) -> Iterator[LongLine]:
     """Run a line between two namespaces, whose TCP has this congestion control."""
     with ExitStack() as stack:
         for namespace, (near, inside) in zip(_NAMESPACES, _NEAR_ADDRESSES, strict=True):
-            _run(
-                "ip",
-                "netns",
-                "add",
-                namespace,
-            )
+            _run("ip", "netns", "add", namespace)
             stack.callback(_run, "ip", "netns", "delete", namespace)
             _connect(namespace, near, inside)
             # A process that still ends there would keep the namespace and its devices.
@@ -101,61 +93,17 @@ def long_line(congestion: str) -> Iterator[LongLine]:
         yield LongLine(process)
 
 
-def _connect(
-    namespace: str,
-    near: str,
-    inside: str,
-) -> None:
+def _connect(namespace: str, near: str, inside: str) -> None:
     """Connect this program with a namespace; both get an address."""
     device = _near_device(namespace)
     peer = ("peer", "name", "near", "netns", namespace)
     in_namespace = ("ip", "-n", namespace)
-    _run(
-        "ip",
-        "link",
-        "add",
-        device,
-        "type",
-        "veth",
-        *peer,
-    )
-    _run(
-        "ip",
-        "address",
-        "add",
-        f"{near}/{_PREFIX}",
-        "dev",
-        device,
-    )
-    _run(
-        "ip",
-        "link",
-        "set",
-        device,
-        "up",
-    )
-    _run(
-        *in_namespace,
-        "address",
-        "add",
-        f"{inside}/{_PREFIX}",
-        "dev",
-        "near",
-    )
-    _run(
-        *in_namespace,
-        "link",
-        "set",
-        "near",
-        "up",
-    )
-    _run(
-        *in_namespace,
-        "link",
-        "set",
-        "lo",
-        "up",
-    )
+    _run("ip", "link", "add", device, "type", "veth", *peer)
+    _run("ip", "address", "add", f"{near}/{_PREFIX}", "dev", device)
+    _run("ip", "link", "set", device, "up")
+    _run(*in_namespace, "address", "add", f"{inside}/{_PREFIX}", "dev", "near")
+    _run(*in_namespace, "link", "set", "near", "up")
+    _run(*in_namespace, "link", "set", "lo", "up")
 
 
 def _near_device(namespace: str) -> str:
@@ -163,21 +111,10 @@ def _near_device(namespace: str) -> str:
     return f"near-{namespace[-1]}"
 
 
-def _set_congestion_control(
-    namespace: str,
-    congestion: str,
-) -> None:
+def _set_congestion_control(namespace: str, congestion: str) -> None:
     setting = "/proc/sys/net/ipv4/tcp_congestion_control"
     command = f"echo {congestion} > {setting}"
-    _run(
-        "ip",
-        "netns",
-        "exec",
-        namespace,
-        "sh",
-        "-c",
-        command,
-    )
+    _run("ip", "netns", "exec", namespace, "sh", "-c", command)
 
 
 def _run(*words: str) -> None:
@@ -229,10 +166,7 @@ def nodes_at_line(
             yield guest, host
 
 
-def _place(
-    node: Node,
-    number: int,
-) -> None:
+def _place(node: Node, number: int) -> None:
     """Have a node run at one end, 0 or 1, and serve its peers there."""
     listener = node.settings["listen"]["peer"]
     port = listener["bind"].rpartition(":")[2]
@@ -241,10 +175,7 @@ def _place(
 
 
 @contextmanager
-def _reachable(
-    node: Node,
-    number: int,
-) -> Iterator[None]:
+def _reachable(node: Node, number: int) -> Iterator[None]:
     """Use the short way to a node's listeners for operators and containers.
 
     At the end, the node's own addresses lead nowhere, so that nothing more is asked of it.
@@ -271,11 +202,7 @@ def _reachable(
         process.communicate()  # ends its input
 
 
-def _route(
-    node: Node,
-    peer: Node,
-    way: str,
-) -> None:
+def _route(node: Node, peer: Node, way: str) -> None:
     """Write the only route of a node."""
     pair = Keyring(peer.home / "state").signing
     assert pair is not None

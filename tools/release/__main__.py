@@ -66,10 +66,7 @@ def parse_options(words: list[str] | None) -> argparse.Namespace:
         help="sign a release, also on a machine without a network",
     )
     sign.set_defaults(run=run_sign)
-    sign.add_argument(
-        "folder",
-        type=Path,
-    )
+    sign.add_argument("folder", type=Path)
     sign.add_argument(
         "--key",
         type=Path,
@@ -82,10 +79,7 @@ def parse_options(words: list[str] | None) -> argparse.Namespace:
         help="check all files of a release, offline",
     )
     verify.set_defaults(run=run_verify)
-    verify.add_argument(
-        "folder",
-        type=Path,
-    )
+    verify.add_argument("folder", type=Path)
     verify.add_argument(
         "--public-key",
         type=Path,
@@ -97,10 +91,7 @@ def parse_options(words: list[str] | None) -> argparse.Namespace:
         help="run a node with a job in the gateway's image",
     )
     check.set_defaults(run=run_check)
-    check.add_argument(
-        "folder",
-        type=Path,
-    )
+    check.add_argument("folder", type=Path)
     check.add_argument(
         "--arch",
         choices=sorted(ARCHITECTURES),
@@ -112,10 +103,7 @@ def parse_options(words: list[str] | None) -> argparse.Namespace:
         help="make a key pair: FILE and FILE.pub",
     )
     key.set_defaults(run=run_key)
-    key.add_argument(
-        "file",
-        type=Path,
-    )
+    key.add_argument("file", type=Path)
 
     day = commands.add_parser(
         "date",

@@ -30,10 +30,7 @@ class Message:
 def messages(reasons: frozenset[str]) -> Mapping[str, Sequence[Message]]:
     """Return the messages of each reason, the longest first."""
     nodes = list(_nodes())
-    reader = _Reader(
-        reasons,
-        _reasons_of_classes(nodes),
-    )
+    reader = _Reader(reasons, _reasons_of_classes(nodes))
     by_reason: dict[str, set[Message]] = defaultdict(set)
     for node in nodes:
         if isinstance(node, _Function):
@@ -127,10 +124,7 @@ class _Reader:
             reasons.append(class_reason)
         sentences = list(filter(_is_sentence, texts))
         if reasons and sentences:
-            message = Message(
-                sentences[0],
-                _status(call),
-            )
+            message = Message(sentences[0], _status(call))
             yield reasons[0], message
 
 

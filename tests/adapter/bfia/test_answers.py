@@ -114,19 +114,13 @@ def test_any_code_but_that_of_success_is_a_refusal(peer, spec_peer, code):
     assert meaning(start_job, spec_peer) == REFUSED
 
 
-@pytest.mark.parametrize(
-    "status",
-    [300, 404, 409, 500, 501],
-)
+@pytest.mark.parametrize("status", [300, 404, 409, 500, 501])
 def test_a_success_with_another_http_status_is_a_refusal(peer, spec_peer, status):
     peer.will(says(status=status))
     assert meaning(start_job, spec_peer) == REFUSED
 
 
-@pytest.mark.parametrize(
-    "status",
-    [200, 404, 500],
-)
+@pytest.mark.parametrize("status", [200, 404, 500])
 @pytest.mark.parametrize("body", [b"", b"[1]", b'"success"', b"0", b"\xff\xfe", b"[" * 100_000])
 def test_a_body_that_is_no_object_is_no_envelope(peer, spec_peer, body, status):
     peer.will(text(body, status))
@@ -135,14 +129,8 @@ def test_a_body_that_is_no_object_is_no_envelope(peer, spec_peer, body, status):
 
 # Answers, and the error that each of them means.
 FURTHER_REFUSALS: dict[str, tuple[Answer, tuple[str, str]]] = {
-    "no code": (
-        says({"msg": "success"}),
-        REFUSED,
-    ),
-    "a proxy's page": (
-        text(b"<html>", 502),
-        UNREACHABLE,
-    ),
+    "no code": (says({"msg": "success"}), REFUSED),
+    "a proxy's page": (text(b"<html>", 502), UNREACHABLE),
     "unavailable": (says(status=503), UNREACHABLE),
     "too many requests": (
         says({"data": {"reason": "ODD"}}, 429),
@@ -160,10 +148,7 @@ FURTHER_REFUSALS: dict[str, tuple[Answer, tuple[str, str]]] = {
         refuses(404, "R", "R: why"),
         ("NotFound", "R"),
     ),
-    "conflict": (
-        refuses(409, "R", "R: why"),
-        ("Refused", "R"),
-    ),
+    "conflict": (refuses(409, "R", "R: why"), ("Refused", "R")),
     "reason null": (
         says({"code": 404, "data": {"reason": None}}),
         REFUSED,
@@ -230,10 +215,7 @@ def test_a_peers_refusal_is_passed_on_with_path_and_code(peer, spec_peer, body, 
 )
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [
-        (Invalid.code, Invalid),
-        (1, Refused),
-    ],
+    [(Invalid.code, Invalid), (1, Refused)],
 )
 def test_a_refusal_of_megabytes_is_read_to_a_bound(peer, spec_peer, name, code, kind):
     peer.will(says(huge_refusal(code, name)))
@@ -244,10 +226,7 @@ def test_a_refusal_of_megabytes_is_read_to_a_bound(peer, spec_peer, name, code, 
     assert len(error.message) + len(error.reason) < 10_000
 
 
-def huge_refusal(
-    code: int,
-    name: str,
-) -> dict[str, Any]:
+def huge_refusal(code: int, name: str) -> dict[str, Any]:
     """Return a refusal in which the named field is 2 MB long, or has 10 000 problems."""
     huge = "w" * 2_000_000
     problem: dict[str, Any] = {
@@ -266,10 +245,7 @@ def huge_refusal(
     return {
         "code": code,
         name: huge,
-        "data": {
-            "reason": reason,
-            "problems": problems,
-        },
+        "data": {"reason": reason, "problems": problems},
     }
 
 
@@ -430,18 +406,12 @@ def test_requests_above_the_number_of_connections_are_not_sent(monkeypatch):
     monkeypatch.setattr(connections, "MAX_REQUESTS", 0)
     client = Client("http://127.0.0.1:9", None)  # type: ignore[arg-type]
     with pytest.raises(NotConnected, match="0 requests are under way"):
-        client.send(
-            Request("GET", "/", {}, b""),
-            0.01,
-        )
+        client.send(Request("GET", "/", {}, b""), 0.01)
 
 
 @pytest.mark.parametrize(
     ("target", "header"),
-    [
-        ("/ok", "x\r\ny"),
-        ("/a\r\nx: y", "x"),
-    ],
+    [("/ok", "x\r\ny"), ("/a\r\nx: y", "x")],
     ids=["header", "target"],
 )
 def test_no_text_becomes_a_header_of_its_own(peer, served, target, header):
@@ -531,13 +501,7 @@ POLLS: list[tuple[str, Answer, Any]] = [
     # FATE-Flow writes the status outside of data; data wins.
     (
         "fate",
-        says(
-            {
-                "code": 0,
-                "status": "RUNNING",
-                "data": None,
-            }
-        ),
+        says({"code": 0, "status": "RUNNING", "data": None}),
         "RUNNING",
     ),
     (
@@ -554,13 +518,7 @@ POLLS: list[tuple[str, Answer, Any]] = [
     # a phase of Kuscia's without a word
     (
         "kuscia",
-        says(
-            {
-                "code": 200,
-                "msg": "",
-                "data": {"status": ""},
-            }
-        ),
+        says({"code": 200, "msg": "", "data": {"status": ""}}),
         "PENDING",
     ),
     ("spec", says({"code": 0}), STATUS_UNKNOWN),
@@ -728,19 +686,10 @@ QUERIES: dict[str, tuple[Answer, Any]] = {
         says({"code": 200, "data": {"status": None}}),
         ("PENDING", {}),
     ),
-    "empty data": (
-        says({"code": 0, "data": {}}),
-        JOB_UNKNOWN,
-    ),
+    "empty data": (says({"code": 0, "data": {}}), JOB_UNKNOWN),
     # Not "unknown", upon which the containers of the job would be stopped here.
-    "no data": (
-        says({"code": 0}),
-        NO_ENVELOPE,
-    ),
-    "null data": (
-        says({"code": 0, "data": None}),
-        NO_ENVELOPE,
-    ),
+    "no data": (says({"code": 0}), NO_ENVELOPE),
+    "null data": (says({"code": 0, "data": None}), NO_ENVELOPE),
     "other data": (
         says({"code": 0, "data": {"hello": "there"}}),
         NO_ENVELOPE,
@@ -779,10 +728,7 @@ METHOD_TRIES: dict[str, tuple[list[Answer], Any, int]] = {
     ),
     "refused twice": (
         # The first refusal counts.
-        [
-            says({"code": 1, "msg": "own trouble"}),
-            text(b""),
-        ],
+        [says({"code": 1, "msg": "own trouble"}), text(b"")],
         REFUSED,
         2,
     ),
@@ -806,10 +752,7 @@ METHOD_TRIES: dict[str, tuple[list[Answer], Any, int]] = {
 
 @pytest.mark.parametrize(
     ("profile", "methods"),
-    [
-        ("spec", ["POST", "GET"]),
-        ("fate", ["GET", "POST"]),
-    ],
+    [("spec", ["POST", "GET"]), ("fate", ["GET", "POST"])],
     ids=["spec", "fate"],
 )
 @pytest.mark.parametrize(
@@ -946,10 +889,7 @@ def test_indices_are_sent_one_by_one(profile):
     """The gateway reads indices such as ``"0|1"``; some peers do not."""
     spec = a_spec(
         "a; b",
-        {
-            "guest": ("n1",),
-            "host": ("n2", "n3", "n4"),
-        },
+        {"guest": ("n1",), "host": ("n2", "n3", "n4")},
         job_params={
             "common": {"sync_type": "poll"},
             "host": {
@@ -978,13 +918,7 @@ def test_indices_are_sent_one_by_one(profile):
     assert without_empty_tasks(config["task_params"]["host"]) == {
         "0": {"a": {"x": 1, "y": 1}},
         "1": {"a": {"x": 1, "y": 2}},
-        "2": {
-            "a": {
-                "x": 1,
-                "y": 1,
-            },
-            "b": {"z": 3},
-        },
+        "2": {"a": {"x": 1, "y": 1}, "b": {"z": 3}},
     }
 
 
