@@ -18,13 +18,13 @@ key=$(sha256sum "$here/requirements.txt" "$here/build_image.sh" | sha256sum | cu
 if [ "$(cat "$build/site.key" 2>/dev/null)" != "$key" ]; then
   rm -rf "$build/site" "$build/site.key"; mkdir -p "$build/site"
   if [ -d "$source" ]; then
-    cp -r "$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["platlib"])')/." "$build/site/"
+    cp -a "$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["platlib"])')/." "$build/site/"
   else
     "$python" -m pip install --quiet --no-compile --require-hashes --only-binary :all: --no-deps --target "$build/site" -r "$source"
   fi
   rm -rf "$build"/site/{bin,pip,pip-*,torch/include,torch/test}
-  # Compiled once here, since the container runs as nobody and would compile at every start.
-  "$python" -m compileall -q --invalidation-mode unchecked-hash "$build/site" || true # a few templates are not Python
+  # What pip has not compiled is compiled here, since the container runs as nobody and would compile at every start.
+  "$python" -m compileall -q "$build/site" || true # a few templates are not Python
   chmod -R a+rX "$build/site"
   echo "$key" >"$build/site.key"
 fi
