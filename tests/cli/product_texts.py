@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from gateway.domain.events import NAME_OF
 from gateway.domain.scheduling import messages
@@ -58,20 +59,32 @@ def parse_modules(packages: str) -> list[ast.Module]:
     modules = []
     for package in packages.split():
         for file in sorted((ROOT / package).rglob("*.py")):
-            modules.append(ast.parse(file.read_text(encoding="utf-8")))
+            modules.append(parse_module(file))
     return modules
+
+
+@cache
+def parse_module(file: Path) -> ast.Module:
+    """Return a parsed module."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes_in(scope: ast.AST) -> tuple[ast.AST, ...]:
+    """Return a module or a function with all nodes in it."""
+    return tuple(ast.walk(scope))
 
 
 def functions_in(module: ast.AST) -> list[Function]:
     """Return the functions and methods of a module."""
-    return [node for node in ast.walk(module) if isinstance(node, Function)]
+    return [node for node in nodes_in(module) if isinstance(node, Function)]
 
 
 def single_assignments(scope: ast.AST) -> dict[str, ast.expr]:
     """Return the values of the variables that are assigned only once in a scope."""
     assignments: Counter[str] = Counter()
     values = {}
-    for node in ast.walk(scope):
+    for node in nodes_in(scope):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             assignments[node.id] += 1
         if isinstance(node, ast.Assign):
@@ -120,7 +133,7 @@ def _call_sites_in(
 ) -> list[CallSite]:
     """Return the calls in a scope."""
     sites = []
-    for node in ast.walk(scope):
+    for node in nodes_in(scope):
         if isinstance(node, ast.Call):
             sites.append(CallSite(called_name(node), node, variables))
     return sites
@@ -138,7 +151,7 @@ def called_name(call: ast.Call) -> str:
 def _assigned_values(function: Function) -> dict[str, list[ast.expr]]:
     """Return all values of a function's variables, by name."""
     values: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(function):
+    for node in nodes_in(function):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             values.setdefault(node.targets[0].id, []).append(node.value)
     return values
@@ -212,7 +225,7 @@ def rule_variables(
 ) -> Iterator[str]:
     """Yield the texts in variables ``rule``, which become part of a problem later."""
     for module in parse_modules(packages):
-        for node in ast.walk(module):
+        for node in nodes_in(module):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "rule":
                 text = text_of(node.value)
                 if count_words(text) >= min_words:
@@ -224,10 +237,10 @@ def texts_with_must() -> set[str]:
     rules = set()
     for module in parse_modules(PRODUCT):
         parts: set[int] = set()
-        for node in ast.walk(module):
+        for node in nodes_in(module):
             if isinstance(node, ast.JoinedStr):
                 parts |= {id(part) for part in node.values}
-        for node in ast.walk(module):
+        for node in nodes_in(module):
             if not isinstance(node, ast.expr) or id(node) in parts:
                 continue
             text = text_of(node).replace("{}", "9")
@@ -287,11 +300,11 @@ def texts_with_phrases(packages: str) -> Iterator[tuple[str, str]]:
     Further values are a 9, or left out if they may be empty.
     """
     for module in parse_modules(packages):
-        for function in ast.walk(module):
+        for function in nodes_in(module):
             if not isinstance(function, ast.FunctionDef):
                 continue
             names = single_assignments(function)
-            for node in ast.walk(function):
+            for node in nodes_in(function):
                 if isinstance(node, ast.JoinedStr):
                     yield from _with_each_phrase(node, names)
 
@@ -324,7 +337,7 @@ def composed_texts() -> Iterator[str]:
         for file in sorted((ROOT / package).rglob("*.py")):
             if file.parent.name in COLLECTED_ELSEWHERE:
                 continue
-            module = ast.parse(file.read_text(encoding="utf-8"))
+            module = parse_module(file)
             constants = [node.value for node in module.body if isinstance(node, ast.Assign)]
             for scope in [*functions_in(module), *constants]:
                 yield from _composed_texts_in(scope, constants)
@@ -336,7 +349,7 @@ def _composed_texts_in(
 ) -> Iterator[str]:
     """Yield every form of the texts in a function or a module's constant."""
     names = single_assignments(scope)
-    nodes = list(ast.walk(scope))
+    nodes = nodes_in(scope)
     # nodes in log lines, and in texts that have been yielded as a whole
     done: set[int] = set()
     for node in nodes:
@@ -406,7 +419,7 @@ def timeline_events() -> set[str]:
         if hasattr(message, "call") and hasattr(message, "name"):
             events |= {f"{message.name} {result}" for result in REQUEST_RESULTS}
     for module in parse_modules("gateway/domain gateway/jobs gateway/runtime gateway/store"):
-        for node in ast.walk(module):
+        for node in nodes_in(module):
             events |= set(_event_names(node))
     return events - NEVER_REACHED
 
