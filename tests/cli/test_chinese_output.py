@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from gateway.cli.tables import print_steps, table
 from gateway.config.loader import load
 from gateway.language import catalogue
 from gateway.runtime.trials import Result
+from tests import forks
 from tests.cli.chinese import has_chinese
-from tests.e2e.nodes import ROOT
 from tests.world import NodeSetup
 
 NODE = NodeSetup()
@@ -30,14 +29,7 @@ def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess[
     for name, value in os.environ.items():
         if not name.startswith(("LC_", "LANG", "BFIA_")):
             plain[name] = value
-    return subprocess.run(
-        [sys.executable, "-m", "gateway.cli.main", *words],
-        cwd=ROOT,
-        env=plain | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return forks.run(words, env=plain | environment)
 
 
 def get_body(
