@@ -1,14 +1,39 @@
 """Runs commands in the test's own process."""
 
+import copy
+import functools
 import json
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 from typer.testing import CliRunner, Result
 
 from gateway.bootstrap.node import Gateway
+from gateway.cli.language import language_in_use
 from gateway.cli.main import app
 from tests.builders import raising as raising
+
+_build_group = typer.main.get_group
+
+
+@functools.cache
+def _group_in(program: typer.Typer, language: str) -> TyperGroup:
+    """Return the group of a program; its commands have their help in the language."""
+    return _build_group(program)
+
+
+def shared_group(program: typer.Typer) -> TyperGroup:
+    """Return the group of a program with commands that are built once per language.
+
+    Typer would build them for each call, which takes longer than most commands.
+    """
+    group = copy.copy(_group_in(program, language_in_use()))
+    group.params = list(group.params)  # Typer adds options to it
+    return group
+
+
+typer.main.get_group = shared_group
 
 NOBODY = "http://127.0.0.1:9"  # an address without a listener
 
