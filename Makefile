@@ -57,7 +57,7 @@ $(SECRETFLOW)/.done: examples/secretflow_vendor/requirements.txt | $(VENV)/.run 
 	PYTHONPATH=examples/secretflow_vendor $(SECRETFLOW)/bin/python -c "import sfvendor.regression, sfvendor.intersection" # containers could not compile
 	@touch $@
 
-$(QUOTES)/.done: requirements/recorded-quotes.txt # reports of SGX and TDX, which tests verify
+$(QUOTES)/.done: requirements/recorded-quotes.txt | $(VENV)/.run # reports of SGX and TDX, which tests verify
 	$(RUN) -m tools.recorded_quotes $(QUOTES)
 	@touch $@
 
@@ -79,7 +79,7 @@ setup: $(VENV)/.done $(VENDOR)/.done ## make both virtual environments
 demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (ENGINE=process|docker DATA=breast|credit ARGS=--keep)
 	$(RUN) -m gateway.cli.main demo --engine $(ENGINE) --data $(DATA) $(ARGS)
 
-environments: $(FATE_FLOW)/.done $(SECRETFLOW)/.done $(FATE)/.done ## the environments of others' programs for test and test-scale
+environments: $(SITE)/.done $(QUOTES)/.done $(FATE_FLOW)/.done $(SECRETFLOW)/.done $(FATE)/.done ## all further environments, for site, test and test-scale
 
 test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done $(QUOTES)/.done ## the suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
