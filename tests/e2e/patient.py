@@ -7,6 +7,7 @@ folder or S3. Parameters:
 * ``register``: the folder or ``host:port`` for registering its start; ``name``: its name
 * ``lasts``: seconds to wait; ``until``: a file to wait for
 * ``fails``: containers of the same task and role that fail before one succeeds
+* ``unread``: a failing container first sends its peer a number that nobody reads
 * ``rounds``: numbers that guest and host first send each other in turns; each must come once
 * ``stubborn``: ignore SIGTERM
 * ``silent``: report nothing; ``leaves``: whether outputs are written; ``code``: the exit code
@@ -277,6 +278,8 @@ time.sleep(float(parameters["lasts"]))
 while not os.path.exists(parameters.get("until", "/")):
     time.sleep(0.02)
 if earlier < int(parameters.get("fails", "0")):
+    if is_set("unread"):
+        push_number(-1, "host.0" if role == "guest.0" else "guest.0")
     print("it broke", flush=True)
     sys.exit(3)
 if is_set("leaves", default="True"):

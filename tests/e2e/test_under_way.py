@@ -398,6 +398,33 @@ def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest, host, regi
         assert address["name"] == f"{a['task_id']}-data0"
 
 
+@pytest.mark.parametrize(
+    ("task_sessions", "outcome"),
+    [
+        (True, "SUCCEEDED"),
+        (False, "FAILED"),
+    ],
+)
+def test_an_attempt_with_its_own_session_gets_its_own_messages_only(
+    guest, host, register, task_sessions, outcome
+):
+    """The first attempt leaves a message unread, under a topic that does not name the task."""
+    body = job_of(register, {"a": 0}, rounds=3)
+    body["config"]["task_params"]["host"] = {"0": {"a": {"fails": 1, "unread": True}}}
+    body = limited(
+        body,
+        auto_retries=1,
+        task_sessions=task_sessions,
+    )
+    job_id = guest.submit(body)
+    guest.wait_job(job_id, 60, outcome)
+
+    _, second = guest.runs_of(job_id, "a")
+    log = guest.ask("GET", second["log"]).text
+    assert second["attempt"] == 1
+    assert ("number 0 was lost or came twice" in log) is not task_sessions
+
+
 def check_runs_of_attempts(
     host: Node,
     job_id: str,
