@@ -8,7 +8,9 @@ import pytest
 from adapter.bfia.channel import ptp_pb2
 from examples.fate_vendor.fatevendor import csv_tables
 from examples.fate_vendor.fatevendor.channel import PASSING_CODES, SUCCESS, Channel, Refused
-from examples.fate_vendor.fatevendor.task import COMPONENTS, Unusable, read_task, task_config
+from examples.fate_vendor.fatevendor.components import COMPONENTS
+from examples.fate_vendor.fatevendor.fate_config import task_config
+from examples.fate_vendor.fatevendor.task import Unusable, read_task
 from tests.cli import call
 from tests.e2e.nodes import example
 
@@ -48,8 +50,9 @@ def variables(**changes):
 def config_of(**changes):
     """Return FATE's description of a task."""
     task = read_task(variables(**changes))
-    schemas = {name: {"schema": name} for name in task.inputs}
-    return task_config(task, Path("/scratch"), schemas, 4711)
+    schemas = {name: {"schema": name} for name in task.inputs_in(task.stage.tables)}
+    models = {name: Path("/inputs", name) for name in task.inputs_in(task.stage.models)}
+    return task_config(task, Path("/scratch"), schemas, models, 4711)
 
 
 # ---------------------------------------------------------------- the registration
@@ -96,19 +99,54 @@ def test_parameters_keep_their_types_and_the_columns_stay_here():
     }
 
 
+TABLE = '{"namespace": "n", "name": "in"}'
+MODEL = '{"namespace": "n", "name": "model"}'
+IN_TRAINING = {"metric", "train_output_data", "output_model"}
+
+
 @pytest.mark.parametrize(
-    ("component", "stage", "inputs", "outputs"),
+    ("component", "added", "stage", "inputs", "outputs"),
     [
-        ("PSI", "default", "input_data", {"metric", "output_data"}),
-        ("HeteroLR", "train", "train_data", {"metric", "train_output_data", "output_model"}),
-        ("Evaluation", "default", "input_datas", {"metric"}),
+        ("PSI", {}, "default", {"input_data"}, {"metric", "output_data"}),
+        ("FeatureScale", {}, "train", {"train_data"}, IN_TRAINING),
+        ("HeteroLR", {}, "train", {"train_data"}, IN_TRAINING),
+        (
+            "HeteroLR",
+            {"input.validate_data": TABLE, "input.warm_start_model": MODEL},
+            "train",
+            {"train_data", "validate_data", "warm_start_model"},
+            IN_TRAINING,
+        ),
+        (
+            "HeteroLR",
+            {"input.validate_data": TABLE, "input.model": MODEL},
+            "predict",
+            {"test_data", "input_model"},
+            {"metric", "test_output_data"},
+        ),
+        (
+            "HeteroSecureBoost",
+            {"parameter.cv_param": '{"n_splits": 5}'},
+            "cross_validation",
+            {"cv_data"},
+            {"metric", "cv_output_datas"},
+        ),
+        ("Evaluation", {}, "default", {"input_datas"}, {"metric"}),
     ],
 )
-def test_a_component_has_fates_inputs_and_outputs(component, stage, inputs, outputs):
-    config = config_of(runtime__component__name=component)
+def test_a_task_has_the_inputs_and_outputs_of_its_stage(component, added, stage, inputs, outputs):
+    changes = {f"runtime.component.{name}": value for name, value in added.items()}
+    config = config_of(runtime__component__name=component, **changes)
     assert config["stage"] == stage
-    assert list(config["input_artifacts"]) == [inputs]
+    assert set(config["input_artifacts"]) == inputs
     assert set(config["output_artifacts"]) == outputs
+
+
+def test_an_input_model_is_a_file_and_every_fold_has_a_table():
+    predicts = config_of(**{"runtime.component.input.model": MODEL})
+    assert predicts["input_artifacts"]["input_model"]["uri"] == "file:///inputs/model"
+    validates = config_of(**{"runtime.component.parameter.cv_param": '{"n_splits": 5}'})
+    assert validates["output_artifacts"]["cv_output_datas"]["uri"].endswith("_{index}")
 
 
 def test_an_arbiter_has_no_table():
@@ -168,6 +206,15 @@ def test_the_columns_of_ids_and_labels(table, header, metadata, columns, options
     read = csv_tables.reading_options(folder, columns)
     names = ("match_id_name", "label_name", "sample_id_name")
     assert tuple(read.get(name) for name in names) == options
+
+
+def test_a_later_table_gets_the_columns_of_the_trainings_in_their_order():
+    header = ["id", "x2", "new", "y", "x1"]
+    options = {"match_id_name": "id", "label_name": "y"}
+    assert csv_tables.feature_columns(header, options, None) == ["x2", "new", "x1"]
+    assert csv_tables.feature_columns(header, options, ["x1", "x2"]) == ["x1", "x2"]
+    with pytest.raises(ValueError, match="no columns x3, x4,"):
+        csv_tables.feature_columns(header, options, ["x1", "x3", "x4"])
 
 
 def test_parts_of_a_table_are_read_in_the_order_of_their_numbers(tmp_path):

@@ -1,67 +1,84 @@
-"""One party of a training that FATE runs by itself on one machine, without any node.
+"""One party of tasks that FATE runs by itself on one machine, one after another, without any node.
 
-Arguments: the party's role, the folder of its table (none for an arbiter), a folder shared by all
-parties, and the folder for the party's outputs. The environment has a run's variables: parties,
-component and parameters.
+Arguments: the party's role, a folder shared by all parties, the party's own folder, to which the
+outputs of a task are written in a folder of its name, and the tasks as JSON: name, component,
+parameters, and the inputs as paths in the party's folder. The environment has the nodes of all
+parties, as variables of a run.
 """
 
 import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from fatevendor import execution, fate_tables
 from fatevendor.__main__ import start_workers
+from fatevendor.fate_config import party_task_id, task_config
 from fatevendor.storage import open_storage
-from fatevendor.task import read_task, table_uri, task_config
+from fatevendor.task import Task, read_task
 
 NOT_USED = {
-    "config.session_id": "standalone",
-    "config.task_id": "standalone",
     "config.token": "none",
     "system.callback": "none",
     "system.transport": "none",
 }
+OUTPUTS = ("train_data", "model", "report")
 
 
 def main() -> None:
-    """Train as this party and write its outputs."""
-    role, table, shared, output = sys.argv[1:]
-    data = Path(shared)
-    scratch = data / role
+    """Run all tasks as this party."""
+    role, shared, home, tasks = sys.argv[1:]
+    for fields in json.loads(tasks):
+        task = read_task(variables_of(fields, role, Path(home)))
+        run(task, Path(shared))
+
+
+def run(task: Task, shared: Path) -> None:
+    """Run a task as this party and write its outputs; ``shared`` is a folder of all parties."""
+    scratch = shared / f"files_of_{party_task_id(task)}"
     scratch.mkdir()
-    variables = {
-        **NOT_USED,
-        **os.environ,
-        "config.self_role": f"{role}.0",
-        "system.storage": "file:///",
-        "runtime.component.output.train_data": address_of(output, "train_data"),
-        "runtime.component.output.model": address_of(output, "model"),
-    }
-    if Path(table).exists():
-        # All parties have their tables in one folder, so the names differ.
-        variables[f"runtime.component.input.{role}_data"] = address_of(".", table)
-    task = read_task(variables)
     execution.pickle_enums_by_value()
-    context = fate_tables.open_context(task.own, data)
-    schemas = {
-        name: fate_tables.take_in(context, Path(address["name"]), table_uri(scratch, name), {})
-        for name, address in task.inputs.items()
-    }
-    config = task_config(task, scratch, schemas, 0)
+    context = fate_tables.open_context(task.own, shared)
+    storage = open_storage(task.storage)
+    inputs = execution.take_in(context, task, storage, scratch)
+    config = task_config(task, scratch, inputs.schemas, inputs.models, 0)
     config["conf"]["computing"]["metadata"] = {
-        "computing_id": role,
-        "options": {"data_dir": shared},
+        "computing_id": f"computing_of_{party_task_id(task)}",
+        "options": {"data_dir": str(shared)},
     }
     federation = config["conf"]["federation"]
     federation["type"] = "standalone"
     del federation["metadata"]["osx_config"]
     written = execution.run_fate(config, scratch)
-    execution.write_outputs(context, task, open_storage(task.storage), scratch, written)
+    execution.write_outputs(context, task, storage, scratch, inputs, written)
 
 
-def address_of(namespace: str, name: str) -> str:
-    """Return a table's address in the form of a variable."""
+def variables_of(fields: dict[str, Any], role: str, home: Path) -> dict[str, str]:
+    """Return the variables of a run of a task."""
+    name = fields["name"]
+    variables = {
+        **NOT_USED,
+        **os.environ,
+        "config.self_role": f"{role}.0",
+        "config.session_id": name,
+        "config.task_id": name,
+        "system.storage": f"file://{home}",
+        "runtime.component.name": fields["component"],
+    }
+    for parameter, value in fields["parameters"].items():
+        variables[f"runtime.component.parameter.{parameter}"] = json.dumps(value)
+    for input_name, path in fields["inputs"].items():
+        if (home / path).exists():  # an arbiter has no tables
+            variables[f"runtime.component.input.{input_name}"] = address_of(path)
+    for output in OUTPUTS:
+        variables[f"runtime.component.output.{output}"] = address_of(f"{name}/{output}")
+    return variables
+
+
+def address_of(path: str) -> str:
+    """Return the address of a folder in the storage, in the form of a variable."""
+    namespace, name = path.split("/")
     return json.dumps({"namespace": namespace, "name": name})
 
 

@@ -22,7 +22,7 @@ def reading_options(folder: Path, columns: dict[str, str]) -> dict[str, str]:
     """
     with csv_files(folder)[0].open(encoding="utf-8-sig", newline="") as file:
         header = next(csv.reader(file))
-    metadata = json.loads((folder / "metadata").read_text(encoding="utf-8"))
+    metadata = read_metadata(folder)
     id_column = columns.get("id") or metadata.get("id_column")
     if id_column not in header:
         id_column = next(name for name in header if name != SAMPLE_ID)
@@ -36,6 +36,33 @@ def reading_options(folder: Path, columns: dict[str, str]) -> dict[str, str]:
     return options
 
 
+def feature_columns(
+    header: list[str],
+    options: dict[str, str],
+    trained: list[str] | None,
+) -> list[str]:
+    """Return the features of a table, in the order for FATE.
+
+    - ``options``: the result of `reading_options`
+    - ``trained``: the columns of the table of a training, which the table has to have, too; None if
+      it is that table
+
+    Raises `ValueError` with all columns that are missing.
+    """
+    if trained is None:
+        return [name for name in header if name not in options.values()]
+    missing = [name for name in trained if name not in header]
+    if missing:
+        raise ValueError(f"the table has no columns {', '.join(missing)}, as the training's had")
+    return trained
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """Return the metadata of an input."""
+    metadata: dict[str, Any] = json.loads((folder / "metadata").read_text(encoding="utf-8"))
+    return metadata
+
+
 def column_type(dtype: str) -> str:
     """Return the standard's name for a type of pandas'."""
     if dtype.startswith("float"):
@@ -45,11 +72,11 @@ def column_type(dtype: str) -> str:
     return "string"
 
 
-def copy_file(file: Path, folder: Path, address: dict[str, str]) -> None:
+def copy_file(file: Path, folder: Path, address: dict[str, str], **about: Any) -> None:
     """Write a file, such as a model or a report, as an output."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(file, folder / "data_0")
-    describe(folder, address, 1)
+    describe(folder, address, 1, **about)
 
 
 def describe(folder: Path, address: dict[str, str], rows: int, **about: Any) -> None:

@@ -4,6 +4,7 @@ import copyreg
 import json
 import runpy
 import sys
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,25 @@ from typing import Any
 from fate.arch import Context
 
 from fatevendor import fate_tables, relay
-from fatevendor.csv_tables import copy_file
+from fatevendor.components import MODEL, TABLE
+from fatevendor.csv_tables import copy_file, read_metadata
+from fatevendor.fate_config import table_uri, task_config
+from fatevendor.fate_tables import FateTable
 from fatevendor.storage import Storage, open_storage
-from fatevendor.task import Task, path_of, table_uri, task_config
+from fatevendor.task import Task, path_of
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a task, by their names."""
+
+    tables: dict[str, FateTable]
+    models: dict[str, Path]  # the files
+
+    @property
+    def schemas(self) -> dict[str, Any]:
+        """FATE's schemas of the tables."""
+        return {name: table.schema for name, table in self.tables.items()}
 
 
 def execute(task: Task, scratch: Path) -> None:
@@ -21,16 +38,38 @@ def execute(task: Task, scratch: Path) -> None:
     pickle_enums_by_value()
     context = fate_tables.open_context(task.own, scratch)
     storage = open_storage(task.storage)
-    schemas = {}
-    for name, address in task.inputs.items():
-        folder = storage.fetch(path_of(address), scratch / "inputs" / name)
-        uri = table_uri(scratch, name)
-        schemas[name] = fate_tables.take_in(context, folder, uri, task.columns)
+    inputs = take_in(context, task, storage, scratch)
     server, port = relay.serve(relay.channel_of(task))
-    config = task_config(task, scratch, schemas, port)
+    config = task_config(task, scratch, inputs.schemas, inputs.models, port)
     written = run_fate(config, scratch)
     server.stop(grace=None)
-    write_outputs(context, task, storage, scratch, written)
+    write_outputs(context, task, storage, scratch, inputs, written)
+
+
+def take_in(
+    context: Context,
+    task: Task,
+    storage: Storage,
+    scratch: Path,
+) -> Inputs:
+    """Fetch the inputs that the stage reads, and write the tables as FATE's. Raises `StorageFailed`.
+
+    FATE tells features apart by their places, so all tables get the columns of the one with which
+    the model was trained, or else of the first, in its order.
+    """
+    features = None
+    tables = {}
+    models = {}
+    for name in task.inputs_in(task.stage.models):
+        folder = storage.fetch(path_of(task.inputs[name]), scratch / "inputs" / name)
+        models[name] = folder / "data_0"
+        features = read_metadata(folder).get("features")
+    for name in task.inputs_in(task.stage.tables):
+        folder = storage.fetch(path_of(task.inputs[name]), scratch / "inputs" / name)
+        uri = table_uri(task, scratch, name)
+        tables[name] = fate_tables.take_in(context, folder, uri, task.columns, features)
+        features = tables[name].features
+    return Inputs(tables, models)
 
 
 def run_fate(config: dict[str, Any], scratch: Path) -> dict[str, Any]:
@@ -54,16 +93,26 @@ def write_outputs(
     task: Task,
     storage: Storage,
     scratch: Path,
+    inputs: Inputs,
     written: dict[str, Any],
 ) -> None:
     """Write the outputs that the job connects and that FATE has written."""
-    table = written["data"].get(task.component.data_output, {})
+    data = written["data"].get(task.stage.data_output, [])
+    if isinstance(data, dict):
+        data = [data]
+    data = [table for table in data if table["consumed"]]
+    about_model = {}
+    if TABLE in inputs.tables:  # an arbiter has none
+        about_model["features"] = inputs.tables[TABLE].features
     for name, address in task.outputs.items():
         folder = scratch / "outputs" / name
-        if name == "train_data" and table.get("consumed"):
-            fate_tables.give_out(context, table, folder, address)
-        elif (scratch / name).exists():
-            copy_file(scratch / name, folder, address)
+        file = scratch / name
+        if name == TABLE and data:
+            fate_tables.give_out(context, data, folder, address)
+        elif name == MODEL and file.is_file():
+            copy_file(file, folder, address, **about_model)
+        elif file.is_file():
+            copy_file(file, folder, address)
         else:
             print(f"info FATE writes no {name} at {task.self_role}", flush=True)
             continue

@@ -1,5 +1,6 @@
 """Turns CSV files into FATE's tables, and FATE's tables into outputs."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,24 @@ from fate.arch import URI, Context, dataframe
 from fate.arch.computing import ComputingBuilder
 from fate.arch.federation import FederationBuilder
 
-from fatevendor.csv_tables import SAMPLE_ID, column_type, csv_files, describe, reading_options
-from fatevendor.task import LOGGING, Party
+from fatevendor.csv_tables import (
+    SAMPLE_ID,
+    column_type,
+    csv_files,
+    describe,
+    feature_columns,
+    reading_options,
+)
+from fatevendor.fate_config import LOGGING
+from fatevendor.task import Party
+
+
+@dataclass(frozen=True)
+class FateTable:
+    """A table as FATE has it."""
+
+    schema: dict[str, Any]
+    features: list[str]  # the columns besides those of ids and labels
 
 
 def open_context(party: Party, scratch: Path) -> Context:
@@ -21,45 +38,70 @@ def open_context(party: Party, scratch: Path) -> Context:
     return Context(computing=computing, federation=federation)
 
 
-def take_in(context: Context, folder: Path, uri: str, columns: dict[str, str]) -> dict[str, Any]:
-    """Write an input as a table of FATE's; return its schema."""
+def take_in(
+    context: Context,
+    folder: Path,
+    uri: str,
+    columns: dict[str, str],
+    trained: list[str] | None,
+) -> FateTable:
+    """Write an input as a table of FATE's.
+
+    - ``columns``: the columns of ids and labels, where parameters name them
+    - ``trained``: the features of the table of a training, None for all of this one
+    """
     options: dict[str, Any] = reading_options(folder, columns)
     as_text = {options["match_id_name"]: str, SAMPLE_ID: str}
     parts = [
         pandas.read_csv(file, dtype=as_text, encoding="utf-8-sig") for file in csv_files(folder)
     ]
     rows = pandas.concat(parts, ignore_index=True)
-    features = rows.drop(columns=list(options.values()))
-    if len(features.select_dtypes("number").columns) < len(features.columns):
+    features = feature_columns(list(rows), options, trained)
+    rows = rows[[*options.values(), *features]]
+    if len(rows[features].select_dtypes("number").columns) < len(features):
         options["dtype"] = "object"  # there is text among the features, which FATE is to keep
     frame = dataframe.PandasReader(**options).to_frame(context, rows)
     table = dataframe.serialize(context, frame)
     schema: dict[str, Any] = {}
     table.save(URI.from_string(uri), schema)
-    return schema
+    return FateTable(schema, features)
 
 
 def give_out(
     context: Context,
-    written: dict[str, Any],
+    written: list[dict[str, Any]],
     folder: Path,
     address: dict[str, str],
 ) -> None:
-    """Write a table of FATE's as an output. ``written`` is FATE's record of the table."""
-    schema = written["metadata"]["metadata"]["schema"]
-    table = context.computing.load(URI.from_string(written["uri"]), schema, {})
-    frame = dataframe.deserialize(context, table)
-    rows = frame.as_pd_df()
+    """Write tables of FATE's as one output.
+
+    ``written`` is FATE's record of the tables: one for each fold of a cross-validation, whose
+    number becomes a column, otherwise a single one.
+    """
+    frames = [read_frame(context, record) for record in written]
+    parts = [frame.as_pd_df() for frame in frames]
+    if len(parts) > 1:
+        for number, part in enumerate(parts):
+            part["fold"] = number
+    rows = pandas.concat(parts, ignore_index=True)
     folder.mkdir(parents=True, exist_ok=True)
     rows.to_csv(folder / "data_0", index=False)
+    schema = frames[0].schema
     types = {name: column_type(str(dtype)) for name, dtype in rows.dtypes.items()}
     types[SAMPLE_ID] = "string"
-    types[frame.schema.match_id_name] = "string"
+    types[schema.match_id_name] = "string"
     describe(
         folder,
         address,
         len(rows),
         column_info=[{"name": name, "type": kind} for name, kind in types.items()],
-        id_column=frame.schema.match_id_name,
-        label_column=frame.schema.label_name,
+        id_column=schema.match_id_name,
+        label_column=schema.label_name,
     )
+
+
+def read_frame(context: Context, written: dict[str, Any]) -> dataframe.DataFrame:
+    """Return a table that FATE has written."""
+    schema = written["metadata"]["metadata"]["schema"]
+    table = context.computing.load(URI.from_string(written["uri"]), schema, {})
+    return dataframe.deserialize(context, table)

@@ -1,41 +1,15 @@
 """Reads a container's variables and says what FATE is to execute. Needs nothing but Python."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from .components import COMPONENTS, Component, Stage
 
 ROLES = ("guest", "host", "arbiter")
 STORAGES = ("file", "s3", "hdfs")
 COLUMNS = ("id", "label")  # parameters that tell how to read a table, which FATE does not know
-
-
-@dataclass(frozen=True)
-class Component:
-    """A component of FATE's: its name, its stage, and FATE's names of the inputs and outputs."""
-
-    name: str
-    stage: str
-    data_input: str
-    data_output: str = ""
-    model_output: str = ""
-    takes_list: bool = False  # whether the input is a list of tables
-
-
-TRAINED = {
-    "stage": "train",
-    "data_input": "train_data",
-    "data_output": "train_output_data",
-    "model_output": "output_model",
-}
-COMPONENTS = {
-    "PSI": Component("psi", "default", "input_data", "output_data"),
-    "HeteroFeatureBinning": Component("hetero_feature_binning", **TRAINED),
-    "HeteroLR": Component("coordinated_lr", **TRAINED),
-    "HeteroSecureBoost": Component("hetero_secureboost", **TRAINED),
-    "Evaluation": Component("evaluation", "default", "input_datas", takes_list=True),
-}
 
 
 class Unusable(Exception):
@@ -76,6 +50,15 @@ class Task:
     columns: dict[str, str]  # the columns of ids and labels, where parameters name them
     inputs: dict[str, dict[str, str]]  # name -> address
     outputs: dict[str, dict[str, str]]  # name -> address
+
+    @property
+    def stage(self) -> Stage:
+        """The stage in which FATE runs the component."""
+        return self.component.stage(self.inputs, self.parameters)
+
+    def inputs_in(self, names: Iterable[str]) -> list[str]:
+        """Return those of some names that the task has as inputs."""
+        return [name for name in names if name in self.inputs]
 
 
 class _Variables:
@@ -189,113 +172,3 @@ def parameter_value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def task_config(
-    task: Task,
-    scratch: Path,
-    schemas: Mapping[str, Any],
-    port: int,
-) -> dict[str, Any]:
-    """Return FATE's description of the task, for ``component execute --config``.
-
-    - ``schemas``: those of the inputs, which are in ``scratch`` as tables of FATE's
-    - ``port``: the relay's on loopback
-    """
-    return {
-        "task_id": task.id,
-        "party_task_id": f"{task.id}_{task.self_role}",
-        "task_name": task.component.name,
-        "component": task.component.name,
-        "role": task.own.role,
-        "party_id": task.own.node,
-        "stage": task.component.stage,
-        "parameters": task.parameters,
-        "input_artifacts": _input_artifacts(task, scratch, schemas),
-        "output_artifacts": _output_artifacts(task.component, scratch),
-        "conf": {
-            "device": {"type": "CPU", "metadata": {}},
-            "computing": {
-                "type": "standalone",
-                "metadata": {"computing_id": "fate", "options": {"data_dir": str(scratch)}},
-            },
-            "federation": {
-                "type": "osx",
-                "metadata": {
-                    "federation_id": task.session,
-                    "parties": {
-                        "local": task.own.in_fate(),
-                        "parties": [party.in_fate() for party in task.parties],
-                    },
-                    "osx_config": {"host": "127.0.0.1", "port": port},
-                },
-            },
-            "logger": {"config": LOGGING},
-        },
-    }
-
-
-def _input_artifacts(
-    task: Task,
-    scratch: Path,
-    schemas: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return FATE's names of the inputs, with their tables."""
-    tables = []
-    for name, schema in schemas.items():
-        source = {
-            "task_id": task.id,
-            "party_task_id": task.id,
-            "task_name": name,
-            "component": task.component.name,
-            "output_artifact_key": name,
-        }
-        tables.append(
-            {
-                "uri": table_uri(scratch, name),
-                "metadata": {"metadata": {"schema": schema}, "source": source},
-                "type_name": "dataframe",
-            }
-        )
-    if not tables:  # an arbiter has none
-        return {}
-    if task.component.takes_list:
-        return {task.component.data_input: tables}
-    return {task.component.data_input: tables[0]}
-
-
-def _output_artifacts(component: Component, scratch: Path) -> dict[str, Any]:
-    """Return FATE's names of the outputs, with the places where FATE is to write them."""
-    artifacts = {"metric": {"uri": f"file://{scratch}/report", "type_name": "json_metric"}}
-    if component.data_output:
-        artifacts[component.data_output] = {
-            "uri": table_uri(scratch, component.data_output),
-            "type_name": "dataframe",
-        }
-    if component.model_output:
-        artifacts[component.model_output] = {
-            "uri": f"file://{scratch}/model",
-            "type_name": "json_model",
-        }
-    return artifacts
-
-
-def table_uri(scratch: Path, name: str) -> str:
-    """Return the address of a table of FATE's."""
-    return f"standalone://{scratch}/tables/{name}"
-
-
-# FATE would otherwise log values of its tables, for debugging.
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(levelname)s %(name)s: %(message)s"}},
-    "handlers": {
-        "console": {
-            "class": "logging.StreamHandler",
-            "formatter": "line",
-            "stream": "ext://sys.stdout",
-        }
-    },
-    "root": {"level": "INFO", "handlers": ["console"]},
-}
