@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.scale,
     pytest.mark.fate,
     pytest.mark.docker,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
 ]
 
 VENV = ROOT / ".venv-fate"
@@ -71,8 +71,8 @@ INPUTS = {
     SCALING: [f"{PSI}.train_data"],
     SECOND_SCALING: [f"{SECOND_PSI}.train_data", f"{SCALING}.model"],
     REGRESSION: [f"{SCALING}.train_data", f"{SECOND_SCALING}.train_data"],
-    WARM_START: [f"{SCALING}.train_data", f"{REGRESSION}.warm_start_model"],
-    CROSS_VALIDATION: [f"{SCALING}.train_data"],
+    WARM_START: [f"{SECOND_SCALING}.train_data", f"{REGRESSION}.warm_start_model"],
+    CROSS_VALIDATION: [f"{SECOND_SCALING}.train_data"],
     EVALUATION: [f"{BOOSTING}.train_data"],
     SECOND_EVALUATION: [f"{REGRESSION}.train_data"],
 }
@@ -261,7 +261,7 @@ def training(federation: Federation) -> str:
     dataset(body, "host", SECOND_PSI, "test_host")
     job_id = guest.submit(body)
     kill_during_the_boosting(federation[jobs.HOST], job_id)
-    guest.wait_job(job_id, 1200)
+    guest.wait_job(job_id, 1500)
     return job_id
 
 
@@ -354,9 +354,13 @@ ALONE = [
     standalone_task(
         WARM_START,
         WARM_START,
-        {"train_data": f"{SCALING}/train_data", "warm_start_model": f"{REGRESSION}/model"},
+        {"train_data": f"{SECOND_SCALING}/train_data", "warm_start_model": f"{REGRESSION}/model"},
     ),
-    standalone_task(CROSS_VALIDATION, CROSS_VALIDATION, {"train_data": f"{SCALING}/train_data"}),
+    standalone_task(
+        CROSS_VALIDATION,
+        CROSS_VALIDATION,
+        {"train_data": f"{SECOND_SCALING}/train_data"},
+    ),
     standalone_task(
         "boosting_of_new",
         BOOSTING,
@@ -425,7 +429,12 @@ def run_alone(home: Path) -> None:
                 stderr=log,
             )
         parties.append(party)
-    codes = [party.wait(600) for party in parties]
+    try:
+        codes = [party.wait(1500) for party in parties]
+    finally:
+        for party in parties:
+            party.kill()
+            party.wait()
     assert codes == [0] * len(NODES), (home / "guest.log").read_text(errors="replace")[-3000:]
 
 
@@ -554,7 +563,9 @@ def test_a_cross_validation_has_the_scores_of_every_fold(federation, training, a
     rows = output_rows(federation, training, "guest", CROSS_VALIDATION)
     validated = [row["id"] for row in rows if row["type"] == "validate_set"]
     assert {row["fold"] for row in rows} == {"0", "1"}
-    assert sorted(validated) == sorted(ids_of(output_rows(federation, training, "guest", PSI)))
+    assert sorted(validated) == sorted(
+        ids_of(output_rows(federation, training, "guest", SECOND_PSI))
+    )
     expected = scores_of(rows_alone(alone, CROSS_VALIDATION))
     assert scores_of(rows) == pytest.approx(expected, abs=1e-6)
 
