@@ -52,7 +52,7 @@ def take_in(
     storage: Storage,
     scratch: Path,
 ) -> Inputs:
-    """Fetch the inputs that the stage reads, and write the tables as FATE's. Raises `StorageFailed`.
+    """Fetch the stage's inputs, and write the tables as FATE's. Raises `StorageFailed`.
 
     FATE tells features apart by their places, so all tables get the columns of the one with which
     the model was trained, or else of the first, in its order.
