@@ -752,12 +752,23 @@ def test_a_table_of_several_parquet_files_is_not_downloaded(node, parquet):
 
 
 def test_a_dataset_is_published_for_ids_of_nodes_only(node):
-    names = [PEER, "link://x", "\0", "\ud800", "a b"]
+    names = [
+        PEER,
+        "link://x",
+        "\0",
+        "\ud800",
+        "a b",
+    ]
     body = json.dumps({"nodes": names})
     refusal = request(node, "PUT", f"{URL}/published", content=body)
     assert refusal.status_code == 400
     paths = [problem["path"] for problem in refusal.json()["data"]["problems"]]
-    assert paths == ["nodes[1]", "nodes[2]", "nodes[3]", "nodes[4]"]
+    assert paths == [
+        "nodes[1]",
+        "nodes[2]",
+        "nodes[3]",
+        "nodes[4]",
+    ]
     assert request(node, "GET", URL).json()["published"] == []
 
     published = request(node, "PUT", f"{URL}/published", json={"nodes": [PEER]})

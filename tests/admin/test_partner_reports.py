@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.conformance.platforms.findings import holds
+from gateway.conformance.platforms.reading import KIND
 from gateway.identity.keys import KEY_GENERATORS, KeyPair, Keyring
 from tests.conformance.platforms.reports import CHECKED_AT, report_content, signed_report
 from tests.inprocess import ME, PEER, STRANGER
@@ -121,6 +122,48 @@ def test_the_page_of_a_report_runs_and_loads_nothing(node):
 
 
 # ---------------------------------------------------------------- refusals
+
+
+def signed_as_it_is(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a report in its envelope, with escapes that this project's writer replaces."""
+    pair = KeyPair(KEY_GENERATORS["ed25519"]())
+    report = {
+        **content,
+        "key": pair.public,
+    }
+    payload = json.dumps(report).encode()
+    head = f"DSSEv1 {len(KIND)} {KIND} {len(payload)} "
+    signature = pair.sign(head.encode() + payload)
+    signed_by = {
+        "keyid": pair.id,
+        "sig": in_base64(signature),
+    }
+    return {
+        "payloadType": KIND,
+        "payload": in_base64(payload),
+        "signatures": [signed_by],
+    }
+
+
+def in_base64(data: bytes) -> str:
+    """Return bytes in Base64."""
+    return base64.b64encode(data).decode()
+
+
+@pytest.mark.parametrize("field", ["url", "checker"])
+def test_half_a_surrogate_pair_in_a_signed_report_is_refused(node, field):
+    content = report_content(PEER)
+    envelope = signed_as_it_is(content)
+    stored = put(node, PEER, envelope)
+    assert stored.status_code == 200
+    content[field] = "\ud800"
+    envelope = signed_as_it_is(content)
+    refused = put(node, PEER, envelope)
+    assert refused.status_code == 400
+    cause = cause_of(refused)
+    assert cause["reason"] == "REPORT_INVALID"
+    page = node.get(f"{API}/{PEER}/page")
+    assert page.status_code == 200
 
 
 def altered(envelope: dict[str, Any]) -> dict[str, Any]:

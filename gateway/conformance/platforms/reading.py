@@ -11,7 +11,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid
 from gateway.identity.statements import UnknownKey, open_envelope, read_unverified
-from provider_registry.model import ROOT
+from provider_registry.model import ROOT, document_problem
 from provider_registry.schema import Schema, read_schema
 
 # The media type that is signed together with a report.
@@ -51,7 +51,7 @@ def read_report_about(
     except ValueError as error:
         rule = f"is not a report as it was signed: {error}; take the file that --report wrote"
         raise Invalid([Problem(ROOT, rule)], reason="REPORT_SIGNATURE_WRONG") from None
-    problems = _schema().problems(report.content) or date_problems(report.content, now)
+    problems = _content_problems(report.content, now)
     if problems:
         raise Invalid(problems, reason="REPORT_INVALID")
     checked_node = report.content["node_id"]
@@ -60,6 +60,14 @@ def read_report_about(
         problem = Problem("node_id", rule, checked_node)
         raise Invalid([problem], reason="REPORT_OF_ANOTHER_NODE")
     return report
+
+
+def _content_problems(content: dict[str, Any], now: datetime) -> list[Problem]:
+    """Return every breach of the published schema; others only for what can be stored and shown."""
+    problem = document_problem(content)
+    if problem is not None:
+        return [problem]
+    return _schema().problems(content) or date_problems(content, now)
 
 
 @cache
