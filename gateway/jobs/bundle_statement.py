@@ -28,6 +28,7 @@ _MEMBERS = {
     "parts": dict,
     "images": dict,
 }
+_LATEST = 2**37  # seconds since 1970; no bundle is signed as late
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def _statement(content: Mapping[str, Any]) -> Statement:
     for name, kind in _MEMBERS.items():
         if not isinstance(content.get(name), kind):
             raise ValueError("it is not a statement about a job")
+    if not 0 <= content["created"] <= _LATEST:
+        raise ValueError("it is not a statement about a job")
     return Statement(
         job_id=content["job_id"],
         node=content["for"],

@@ -306,6 +306,7 @@ def test_a_flow_accepts_only_the_provider_signed_for_each_party(world):
     [
         {"for": ME},
         {"created": "now"},
+        {"created": 10**400},
         {"open": None},
         {"parts": None},
         {"parts": {}},
