@@ -42,8 +42,7 @@ class Machine:
         (self.state / "node.yml").touch()
         for path in (self.state, self.backups):
             shutil.chown(path, USER)
-        self._install("1-old")
-        self._install("2-new")
+        self.set_database(self.file_of_root)
         (root / "prefix/current").symlink_to(root / "prefix/versions/1-old")
         self._make_bundle()
 
@@ -66,6 +65,11 @@ class Machine:
             check=False,
         )
 
+    def set_database(self, file):
+        """Have the configuration name a file as the database."""
+        for version in ("1-old", "2-new"):
+            self._install(version, file)
+
     def belongings_of_root(self):
         """Return content, owners and modes of the file and the folder of root."""
         belongings = [self.file_of_root.read_text(), os.listdir(self.folder_of_root)]
@@ -74,13 +78,13 @@ class Machine:
             belongings += [state.st_uid, state.st_mode]
         return belongings
 
-    def _install(self, version):
+    def _install(self, version, database):
         programs = {
             "bfia-gateway": PROGRAM,
-            "python": f"#!/bin/sh\necho {self.file_of_root}\n",  # the file of the database
+            "python": f"#!/bin/sh\necho {database}\n",
         }
         folder = self.root / "prefix/versions" / version
-        (folder / "bin").mkdir(parents=True)
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
         (folder / ".complete").touch()
         for name, content in programs.items():
             program = folder / "bin" / name
@@ -106,11 +110,24 @@ def machine():
 
 
 def test_an_upgrade_and_the_way_back_with_an_untouched_node(machine):
+    database = machine.state / "gateway.db"
+    database.touch()
+    shutil.chown(database, USER)
+    machine.set_database(database)
+    current = machine.root / "prefix/current"
+
     upgrade = machine.run("upgrade")
     assert upgrade.returncode == 0, upgrade.stderr
-    assert (machine.root / "prefix/current").resolve().name == "2-new"
+    assert current.resolve().name == "2-new"
     (backup,) = machine.backups.iterdir()
     assert backup.owner() == USER
+
+    rollback = machine.run("rollback")
+    assert rollback.returncode == 0, rollback.stderr
+    assert current.resolve().name == "1-old"
+    (replaced,) = machine.backups.glob("replaced-*/gateway.db")
+    assert replaced.owner() == USER
+    assert machine.run("rollback").returncode == 1
 
 
 def backups_elsewhere(machine):
