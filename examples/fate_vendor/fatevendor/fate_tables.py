@@ -56,6 +56,9 @@ def take_in(
         pandas.read_csv(file, dtype=as_text, encoding="utf-8-sig") for file in csv_files(folder)
     ]
     rows = pandas.concat(parts, ignore_index=True)
+    if SAMPLE_ID in rows and not rows[SAMPLE_ID].is_unique:
+        # Scores of several tables, or folds: FATE would drop all rows but one of each id.
+        del options["sample_id_name"], rows[SAMPLE_ID]
     features = feature_columns(list(rows), options, trained)
     rows = rows[[*options.values(), *features]]
     if len(rows[features].select_dtypes("number").columns) < len(features):
