@@ -1,14 +1,20 @@
-"""Runs a component in a process of its own, so that a stop ends even a call into the engine."""
+"""Runs a component in a process of its own, so that a stop ends even a call into the engine.
+
+This process relays the messages of SecretFlow's client.
+"""
 
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import subprocess
 import sys
 from types import FrameType
 
 from sfvendor import container
+from sfvendor.channel import Channel
+from sfvendor.relay import Relay, http_post
 
 COMPONENTS = {
     "PSI": "sfvendor.intersection",
@@ -22,13 +28,17 @@ FAILURE = "9999"
 
 def main() -> int:
     """Run the component that the environment names; return the exit code."""
-    if sys.argv[1:] == [RUN]:
-        return run_component()
-    component = subprocess.Popen([sys.executable, "-m", "sfvendor", RUN])
+    channel = Channel(http_post(container.environment["system.transport"]))
+    relay = Relay(channel)
+    component = subprocess.Popen(
+        [sys.executable, "-m", "sfvendor", RUN],
+        env=container.environment | {"system.transport": relay.address},
+    )
+    relay.start(on_refusal=component.kill)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         component.kill()
-        sys.exit(STOPPED)
+        os._exit(STOPPED)
 
     signal.signal(signal.SIGTERM, stop)
     container.report("RUNNING")
@@ -55,4 +65,8 @@ def run_component() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:] == [RUN]:
+        sys.exit(run_component())
+    exit_code = main()
+    sys.stdout.flush()
+    os._exit(exit_code)  # without waiting for the relay's requests

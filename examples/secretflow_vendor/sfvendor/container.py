@@ -130,6 +130,17 @@ def write_json(
         (folder / "data_0").write_text(json.dumps(value), encoding="utf-8")
 
 
+def read_json(name: str) -> Any:
+    """Return the content of an input that is a model; None without it. Raises `BadInput`."""
+    folder = _folder("input", name)
+    if folder is None:
+        return None
+    try:
+        return json.loads((folder / "data_0").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"the input {name} cannot be read: {error}") from None
+
+
 def _output_folder(name: str) -> Path | None:
     """Return the new folder of an output; None if the job does not ask for it."""
     folder = _folder("output", name)

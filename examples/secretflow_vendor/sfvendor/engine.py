@@ -12,8 +12,10 @@ import spu
 from spu.utils import frontend
 
 from sfvendor import container
+from sfvendor.channel import TIMEOUT
 
-RECEIVE_TIMEOUT = 120_000  # milliseconds
+RECEIVE_TIMEOUT = 600_000  # milliseconds for which a party waits for the other
+SEND_TIMEOUT = 1000 * (TIMEOUT + 60)  # milliseconds: the relay gives up before
 # Protocols between two parties. Cheetah needs no trust; in SEMI2K the guest makes the randomness of
 # all multiplications, so that it could learn the host's values: quick, for trials only.
 PROTOCOLS = {
@@ -30,6 +32,7 @@ def connect() -> spu.link.Context:
     link.link_type = "blackbox"
     link.brpc_channel_protocol = "http"
     link.recv_timeout_ms = RECEIVE_TIMEOUT
+    link.http_timeout_ms = SEND_TIMEOUT
     for party, node in parties:
         # The client makes topics of these names. All tasks of a job share one session of the
         # channel, so that the names need the task's id, new in each attempt.
