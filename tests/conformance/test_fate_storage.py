@@ -81,8 +81,16 @@ def test_a_refusal_of_s3_is_named_without_a_credential(publish, wrong, cause):
     assert "not-right" not in str(refusal.value)
 
 
-def test_the_cause_of_an_error_contains_no_token():
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ("timed out at http://namenode/a?delegation=TOKEN", "timed out at http://namenode/a"),
+        ("All DataNodes failed: [DatanodeInfoProto { id: 1 }]", "All DataNodes failed"),
+    ],
+)
+def test_the_cause_of_an_error_contains_neither_token_nor_servers(source, cause):
     context = "\n\nContext:\n   url: http://namenode/a?delegation=TOKEN"
-    source = "\n\nSource:\n   timed out at http://namenode/a?delegation=TOKEN"
-    error = TimeoutError(f"Unexpected (temporary) at read => send http request{context}{source}")
-    assert cause_of(error) == "TimeoutError, timed out at http://namenode/a"
+    text = (
+        f"Unexpected (temporary) at read => failed{context}\n\nSource:\n   {source}\n\nBacktrace:"
+    )
+    assert cause_of(TimeoutError(text)) == f"TimeoutError, {cause}"

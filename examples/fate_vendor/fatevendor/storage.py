@@ -170,14 +170,15 @@ def in_writing_order(folder: Path) -> list[Path]:
 def cause_of(error: Exception) -> str:
     """Return what went wrong by opendal's error, whose errors have no common class.
 
-    The rest of its text may contain credentials.
+    The rest of its text may contain credentials, and HDFS lists all its servers there.
     """
     kind = type(error).__name__
     text = str(error)
     code = re.search(r'(?:code|exception): "(\w+)"', text)  # of S3, or of WebHDFS
     if code is not None:
         return f"{kind}, {code[1]}"
-    source = re.search(r"\nSource:\n +([^?\n]*)", text)  # "?" may begin a token
+    # "?" may begin a token, ": [" the list of servers
+    source = re.search(r"\nSource:\n +(.*?)(?:\?|: \[|\n|$)", text)
     if source is not None:
         return f"{kind}, {source[1]}"
     return kind
