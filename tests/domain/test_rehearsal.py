@@ -1,4 +1,4 @@
-"""What a rehearsed upgrade keeps of an exchange, and what it counts as a difference."""
+"""Exchanges that an upgrade is rehearsed with, and the differences that it reports."""
 
 from datetime import UTC, datetime
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_played_is_not_kept_and_keeps_no_other_away(tmp_path, fie
 
     book.save()
 
-    assert [kept.partner for kept in kept_exchanges(tmp_path / "exchanges")] == ["JG-other"]
+    assert [exchange.partner for exchange in kept_exchanges(tmp_path / "exchanges")] == ["JG-other"]
 
 
 def test_a_flood_of_other_paths_leaves_few_exchanges_in_memory(tmp_path):
@@ -130,9 +130,9 @@ def test_an_exchange_with_a_long_head_is_not_noted(length, count):
         PassedBody(MAX_BODY),
         is_complete=True,
     )
-    noted = []
-    note_exchange(noted.append, lambda: datetime.now(UTC), exchange)
-    assert len(noted) == count
+    exchanges = []
+    note_exchange(exchanges.append, lambda: datetime.now(UTC), exchange)
+    assert len(exchanges) == count
 
 
 def test_a_damaged_file_counts_as_empty(tmp_path):

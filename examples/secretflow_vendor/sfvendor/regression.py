@@ -169,14 +169,14 @@ def train(
     context = engine.connect()
     shapes = compare_tables(context, rows)
     if rows.labels is None:
-        own = {"host_features": features}
+        own_inputs = {"host_features": features}
     else:
-        own = {
+        own_inputs = {
             "guest_features": features,
             "labels": rows.labels.reshape(-1, 1),
         }
     shapes["labels"] = (len(rows.ids), 1)
-    shares = share_inputs(context, settings, shapes, own)
+    shares = share_inputs(context, settings, shapes, own_inputs)
     shares.run(training(settings, shapes), shapes, TRAINED)
     guest_weights = shares.reveal("guest_weights", GUEST)
     host_weights = shares.reveal("host_weights", HOST)
@@ -209,18 +209,18 @@ def predict(
     shapes["host_weights"] = (shapes["host_features"][1], 1)
     shapes["intercept"] = (1, 1)
     if model.intercept is None:
-        own = {
+        own_inputs = {
             "host_features": features,
             "host_weights": weights,
         }
     else:
         intercept = np.array([[model.intercept]])
-        own = {
+        own_inputs = {
             "guest_features": features,
             "guest_weights": weights,
             "intercept": intercept,
         }
-    shares = share_inputs(context, settings, shapes, own)
+    shares = share_inputs(context, settings, shapes, own_inputs)
     shares.run(prediction(), shapes, PREDICTED)
     probabilities = shares.reveal("probabilities", GUEST)
     context.stop_link()
@@ -246,13 +246,13 @@ def share_inputs(
     context: Any,
     settings: Settings,
     shapes: Shapes,
-    own: Mapping[str, np.ndarray],
+    own_inputs: Mapping[str, np.ndarray],
 ) -> engine.SecretShares:
-    """Share all inputs of a function: this party's ``own``, and the other's."""
+    """Share all inputs of a function: ``own_inputs`` of this party, and the other's."""
     shares = engine.SecretShares(context, engine.PROTOCOLS[settings.protocol])
     for name in shapes:
-        if name in own:
-            shares.set_own(name, own[name])
+        if name in own_inputs:
+            shares.set_own(name, own_inputs[name])
         else:
             shares.set_peers(name)
     return shares
