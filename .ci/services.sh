@@ -53,12 +53,12 @@ docker_up() {
 
 mariadb_up() {
   alive "$db" && return
-  mkdir -p "$rt/db"; chown mysql "$rt/db"
+  mkdir -p "$rt/db/tmp"; chown mysql "$rt/db" "$rt/db/tmp" # a server that starts deletes the temporary tables of others in /tmp
   mkdir -p "$(dirname "$dbdata")"
-  [ -d "$dbdata/mysql" ] || mariadb-install-db --no-defaults --user=mysql --datadir="$dbdata" \
+  [ -d "$dbdata/mysql" ] || mariadb-install-db --no-defaults --user=mysql --datadir="$dbdata" --tmpdir="$rt/db/tmp" \
     --auth-root-authentication-method=normal --skip-test-db >"$rt/db-install.log" 2>&1 || die "mariadb-install-db failed"
   nohup setsid /usr/sbin/mariadbd --no-defaults --user=mysql --datadir="$dbdata" --socket="$rt/db/s.sock" \
-    --pid-file="$rt/db/m.pid" --bind-address=127.0.0.1 --port="$dbport" --skip-name-resolve --max-connections=500 \
+    --pid-file="$rt/db/m.pid" --tmpdir="$rt/db/tmp" --bind-address=127.0.0.1 --port="$dbport" --skip-name-resolve --max-connections=500 \
     --character-set-server=utf8mb4 --collation-server=utf8mb4_bin >"$rt/db.log" 2>&1 </dev/null &
   echo $! >"$db"
   wait_for mariadb 30 mariadb-admin --no-defaults -uroot -S "$rt/db/s.sock" ping

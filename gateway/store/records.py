@@ -316,7 +316,8 @@ class Records(Generic[R]):
 
         The first row is the record's. Its texts are None if the stored version is the one in the
         parameters, the cached one; then no further rows follow. One statement reads all of them, so
-        that they are of the same version.
+        that they are of the same version. It does not sort them: MariaDB would create a temporary
+        table on disk for each load.
         """
         c = self._table.c
         is_cached = and_(
@@ -349,7 +350,7 @@ class Records(Generic[R]):
             part.state.is_not(None),
             ~version_is_cached.exists(),
         )
-        return Prepared(union_all(record.where(is_job), parts).order_by("position"))
+        return Prepared(union_all(record.where(is_job), parts))
 
     # ------------------------------------------------------------ loading and saving
 
@@ -406,7 +407,7 @@ class Records(Generic[R]):
         job_id: str,
         cached: "CachedRecord[R] | None",
     ) -> list[Any]:
-        """Read a record's row, and those with its tasks or runs, if it has them in rows.
+        """Read a record's row, and then those with its tasks or runs, if it has them in rows.
 
         Without a record of the job, the first row has a position of 0 or more, if there are rows.
         """
@@ -415,12 +416,13 @@ class Records(Generic[R]):
         if cached is not None:
             version = cached.version
             created = cached.created_at
-        return self._database.rows(
+        rows = self._database.rows(
             self._load_query,
             job=job_id,
             version=version,
             created=created,
         )
+        return sorted(rows, key=_position)
 
     def _parse(
         self,
@@ -528,6 +530,11 @@ class Records(Generic[R]):
             "state": state,
         }
         return columns, _WriteResults(due, part_texts)
+
+
+def _position(row: Any) -> int:
+    """Return the position of a row of `Records._load_statement`."""
+    return int(row.position)
 
 
 def _outcome(value: Job | LocalJob) -> Outcome | None:

@@ -208,3 +208,28 @@ def test_a_small_record_keeps_its_tasks(store):
     store.jobs.add(a_job("a -> b"), "flow")
 
     assert rows_with_states(store, schema.task, JOB) == 0
+
+
+def temporary_tables_on_disk(store):
+    """Return how many a connection of MariaDB has created; this thread always gets the same one."""
+    query = sa.text("show session status like 'Created_tmp_disk_tables'")
+    with store.read() as connection:
+        return int(connection.execute(query).one().Value)
+
+
+@pytest.mark.parametrize(
+    "shared_url",
+    [pytest.param("mariadb", marks=pytest.mark.mariadb)],
+    indirect=True,
+)
+def test_a_load_writes_no_temporary_table_to_the_disk_of_mariadb(stores):
+    first, second = stores
+    first.jobs.add(a_large_job(), "flow")
+    second.jobs.get(JOB)  # has cached it then
+    before = temporary_tables_on_disk(second)
+
+    set_status(first, LAST, TaskStatus.RUNNING)
+    second.jobs.get(JOB)
+    second.jobs.get(JOB)
+
+    assert temporary_tables_on_disk(second) == before

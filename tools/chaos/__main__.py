@@ -214,6 +214,8 @@ def print_result(world: World, result: Result) -> None:
                 node.run_logs(),
                 file=sys.stderr,
             )
+        if world.database is not None:
+            print(world.database.log()[-_LONGEST_LOG:], file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,10 @@ class Database(ABC):
             self._process = self.launch(log.fileno())
         wait_for(self.responds, _START_TIMEOUT, 0.1, "the database responds")
 
+    def log(self) -> str:
+        """Return what the server has logged."""
+        return (self.home / "log").read_text(errors="replace")
+
     def kill(self) -> None:
         """Kill the server, if it runs."""
         if self._process is None:
@@ -80,11 +84,13 @@ class MariaDB(Database):
     """A server of MariaDB."""
 
     def install(self) -> None:
+        self._temporary.mkdir()
         command = [
             "mariadb-install-db",
             "--no-defaults",
             "--user=root",
             f"--datadir={self._data}",
+            f"--tmpdir={self._temporary}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
         ]
@@ -100,6 +106,8 @@ class MariaDB(Database):
             "--no-defaults",
             "--user=root",
             f"--datadir={self._data}",
+            # A server that starts deletes the temporary tables of others in a shared folder.
+            f"--tmpdir={self._temporary}",
             f"--socket={self._socket}",
             f"--pid-file={self.home / 'm.pid'}",
             "--skip-name-resolve",
@@ -142,6 +150,10 @@ class MariaDB(Database):
     @property
     def _data(self) -> Path:
         return self.home / "data"
+
+    @property
+    def _temporary(self) -> Path:
+        return self.home / "tmp"
 
     @property
     def _socket(self) -> str:

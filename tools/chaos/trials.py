@@ -253,6 +253,8 @@ def _submit(receiver: Node, body: Any) -> str:
 def _job_of_flow(world: World, flow: str) -> str:
     """Return the job of a flow, as the response of create_all may be lost; "" without a job."""
     response = _response(partial(world.guest.get, _LIST, flow_id=flow))
+    if response["code"] != 0:
+        raise Broken(f"the list of jobs was refused: {response}")
     job_ids = list(response["data"]["job_list"])
     if len(job_ids) > 1:
         raise Broken(f"one create_all made {len(job_ids)} jobs")
