@@ -38,6 +38,8 @@ from gateway.domain.applications import (
     tee_policies,
 )
 from gateway.domain.approval import AuditStatus
+from gateway.domain.approved_flows import task_lines
+from gateway.domain.dag import Dag
 from gateway.domain.permit_scope import read_scope
 from gateway.domain.spec import NodeId
 from gateway.http.pagination import numbered_page
@@ -195,6 +197,8 @@ class ApplicationServices:
     announcements: Announcements  # of this node's address and key
     # Makes an application from the body of a request.
     compose: Callable[[Applying], Application]
+    # Returns the flow in the body of an application.
+    read_flow: Callable[[Mapping[str, Any]], Dag]
     # Returns the ids of a contract's keys.
     key_ids: Callable[[Application], str]
     # Requests a list of a partner's offers: takes the partner, the path and the query.
@@ -412,12 +416,20 @@ def _visible_fields(services: ApplicationServices, application: Application) -> 
     return {
         **visible,
         "scope": shown_scope(application).ids_by_key,
+        "tasks": _tasks(services, application),
         "jobs_in_words": jobs_in_words(application),
         "key": services.key_ids(application),
         "signed": _is_signed(application),
         "tee": to_plain(application.tee_approved or application.tee),
         "tee_agreed": _is_tee_agreed(application),
     }
+
+
+def _tasks(services: ApplicationServices, application: Application) -> list[str]:
+    """Return the tasks of a flow as a person sees them before the decision; empty for the rest."""
+    if application.kind is not Kind.FLOW:
+        return []
+    return task_lines(services.read_flow(application.request))
 
 
 def _is_signed(application: Application) -> bool | None:

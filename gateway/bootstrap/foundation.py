@@ -9,6 +9,7 @@ from typing import TextIO
 
 from anyio import CapacityLimiter
 
+from adapter.bfia.management.flows import read_flow
 from gateway.auth import RunTokens
 from gateway.bootstrap import parts
 from gateway.config.schema import Settings
@@ -179,7 +180,7 @@ def build_registries(foundation: Foundation) -> Registries:
     default_grant = Default(settings.data.grants)  # the rule for a dataset without any grant
     sharing = Sharing(node, datasets, SqlGrants(store), default_grant, roles, unfinished, clock)
     stored_applications = SqlApplications(store)
-    holdings = PermitHoldings(node, stored_applications, roles, clock)
+    holdings = PermitHoldings(node, stored_applications, roles, read_flow, clock)
     feed = Feed(store, node)
     return Registries(
         storage=storage,

@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 
 from adapter.bfia.examples import A_JOB
 from adapter.bfia.management import client
+from adapter.bfia.management.flows import read_flow
 from gateway.admin import (
     about,
     applications,
@@ -134,6 +135,7 @@ def provide_services(
         receiving=services.peers.incoming.state,
     )
     application_services = applications.ApplicationServices(
+        read_flow=read_flow,
         applications=services.partners.applications,
         announcements=services.partners.announcements,
         compose=partial(_compose_application, services),

@@ -456,7 +456,7 @@ def applications(
         "applicant": _side,
         "partner": "partner",
         "for": "subject",
-        "scope": _scope,
+        "scope": _scope_or_tasks,
         "address": "url",
         "state": "status",
         "jobs": "jobs_in_words",
@@ -481,6 +481,11 @@ def _scope(application: Mapping[str, Any]) -> str:
     """Return the limits of a permit, such as ``PROJECT p1, COMPONENT bank/psi``."""
     parts = [f"{key} {' '.join(ids)}" for key, ids in application["scope"].items()]
     return ", ".join(parts)
+
+
+def _scope_or_tasks(application: Mapping[str, Any]) -> str:
+    """Return the limits of a permit, or the tasks of a flow."""
+    return "; ".join(application["tasks"]) or _scope(application)
 
 
 def _tee(application: Mapping[str, Any]) -> str:

@@ -1,17 +1,22 @@
 """The permits that the partners of a job have for what the job uses at this node."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.domain import datasets
 from gateway.domain.applications import APPROVED, Application, Kind, Side
-from gateway.domain.dag import RolesOf, once_per_component
+from gateway.domain.approved_flows import deviating_tasks
+from gateway.domain.dag import Dag, RolesOf, once_per_component
 from gateway.domain.datasets import NamedDataset
 from gateway.domain.permit_scope import Use
 from gateway.domain.permits import Holding
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.ports import Clock
 from gateway.store.applications import SqlApplications
+
+# Returns the flow in the body of an application: one without tasks if it cannot be read.
+FlowReader = Callable[[Mapping[str, Any]], Dag]
 
 
 @dataclass(frozen=True)
@@ -30,11 +35,13 @@ class PermitHoldings:
         node: NodeId,
         applications: SqlApplications,
         roles_of: RolesOf,
+        read_flow: FlowReader,
         clock: Clock,
     ) -> None:
         self._node = node
         self._applications = applications
         self._roles_of = roles_of
+        self._read_flow = read_flow
         self._clock = clock
 
     def of_datasets(
@@ -66,7 +73,8 @@ class PermitHoldings:
 
         The first of these counts:
 
-        - the project in the newest approved application for the job's flow, of either node
+        - the project in the newest approved application for the job's flow, of either node, unless
+          the job deviates from that flow
         - ``audited_project``: the project in the partner's audit of the job; empty without one
         - the id of the flow, by which jobs without either name their project
         """
@@ -78,9 +86,18 @@ class PermitHoldings:
         )
         for flow in reversed(flows):
             project = str(flow.request.get("project_id") or "")
-            if project and flow.subject == spec.flow_id and flow.holds(now):
+            is_in_force = flow.subject == spec.flow_id and flow.holds(now)
+            if project and is_in_force and not self.deviating_tasks(spec, flow):
                 return project
         return audited_project or spec.flow_id
+
+    def deviating_tasks(
+        self,
+        spec: JobSpec,
+        flow: Application,
+    ) -> list[str]:
+        """Return the tasks by which a job deviates from the flow of an application, sorted."""
+        return deviating_tasks(spec.dag, self._read_flow(flow.request))
 
     def _permits_of_partners(self, spec: JobSpec) -> list[Application]:
         """Return the permits in force of a job's other nodes for any dataset, oldest first."""

@@ -6,6 +6,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from adapter.bfia.profiles import PROFILES
+from adapter.bfia.translate import create_body
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec
 from gateway.errors import GatewayError
@@ -80,6 +82,12 @@ def a_job(**changes: Any) -> JobSpec:
         task_params=params,
         **changes,
     )
+
+
+def flow_of(spec: JobSpec) -> dict[str, Any]:
+    """Return the flow of a job, for an application."""
+    flow: dict[str, Any] = create_body(spec, PROFILES["spec"])["dag"]
+    return flow
 
 
 def create_at_me(world: World, spec: JobSpec) -> str:

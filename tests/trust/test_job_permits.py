@@ -9,6 +9,7 @@ from gateway.domain.approval import audit_id_for
 from gateway.domain.dag import Dag
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError
+from tests.builders import a_dag
 from tests.cli.test_models import FLOW, MODEL, VERSION, store_training
 from tests.contracts.apis import THIRD
 from tests.inprocess import ME, PEER
@@ -22,11 +23,18 @@ from tests.trust.agreeing import (
     terminate,
     wait_for_status,
 )
-from tests.trust.permits import a_job, create_at_me, get_permit, job_numbers, world_with_contract
+from tests.trust.permits import (
+    a_job,
+    create_at_me,
+    flow_of,
+    get_permit,
+    job_numbers,
+    world_with_contract,
+)
 
 FLOW_FIELDS = {
     "name": "flow",
-    "dag": {"components": []},
+    "dag": flow_of(a_job()),
 }
 PROJECT_FIELDS = {"name": "project"}
 START = "start"
@@ -103,6 +111,39 @@ def test_a_flows_permit_ends_by_count(world):
     assert create_at_me(world, spec) == ""
     assert create_at_me(world, a_job(flow_id="flow-once")) == "PERMIT_USED_UP"
     assert start_at_me(world, spec) == ""
+
+
+def get_flow_permit(world, flow_id, fields):
+    """Apply for a flow and approve it; return the number at `ME`."""
+    mine = apply_for(
+        world.peer,
+        "flow",
+        world.me,
+        flow_id,
+        fields=fields,
+    )
+    theirs = newest_waiting(world.me)
+    approve(world.me, theirs)
+    wait_for_status(world.peer, mine, "APPROVED")
+    return theirs
+
+
+def test_a_flows_permit_covers_only_jobs_with_its_tasks(world):
+    theirs = get_flow_permit(world, "flow-8", FLOW_FIELDS)
+    shown = call_api(world.me, "GET", f"/applications/{theirs}")
+    assert shown["tasks"] == ["a: vendor:1.0.0/Thing"]
+    extended = replace(a_job(flow_id="flow-8"), dag=a_dag("a -> extra"))
+
+    with pytest.raises(GatewayError, match="in its tasks extra") as refusal:
+        world.peer.peers.participant(ME, "bfia").create_job(extended, PEER)
+    assert refusal.value.reason == "FLOW_DIFFERS"
+
+    extended_too = get_flow_permit(world, "flow-8", {"name": "flow", "dag": flow_of(extended)})
+    assert create_at_me(world, extended) == ""
+    assert create_at_me(world, a_job(flow_id="flow-8")) == "", "both permits are in force"
+    terminate(world.me, theirs)
+    assert create_at_me(world, a_job(flow_id="flow-8")) == "FLOW_DIFFERS"
+    terminate(world.me, extended_too)
 
 
 # ---------------------------------------------------------------- audits of jobs

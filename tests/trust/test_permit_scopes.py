@@ -8,6 +8,7 @@ import pytest
 from gateway.domain.permit_scope import Scope
 from gateway.errors import GatewayError
 from gateway.language.catalogue import translate
+from tests.builders import a_dag
 from tests.inprocess import ME, PEER, STRANGER
 from tests.trust.agreeing import (
     apply_for,
@@ -24,6 +25,7 @@ from tests.trust.permits import (
     a_job,
     create_at_me,
     end_permit,
+    flow_of,
     get_permit,
     world_with_contract,
 )
@@ -146,28 +148,39 @@ def test_permits_for_two_projects_exist_side_by_side(world):
     assert create_at_me(world, a_job(flow_id="project-1")) == "NOT_AUTHORISED"
 
 
+def apply_for_flow_of(world, spec):
+    """Apply for the flow of a job, in project-1; return the number at `PEER`."""
+    fields = {
+        "name": "flow",
+        "dag": flow_of(spec),
+        "project_id": "project-1",
+    }
+    return apply_for(
+        world.peer,
+        "flow",
+        world.me,
+        spec.flow_id,
+        fields=fields,
+    )
+
+
+def with_another_task(spec):
+    """Return another job under the same flow id, with a task more."""
+    return replace(spec, job_id=f"{spec.job_id}-more", dag=a_dag("a -> extra"))
+
+
 def test_a_flow_belongs_to_the_project_that_its_approval_names(world):
     mine, theirs = get_permit(world, scope=PROJECT)
     spec = a_job(flow_id="flow-of-1")
     assert create_at_me(world, spec) == OUT_OF_SCOPE
-    fields = {
-        "name": "flow",
-        "dag": {"components": []},
-        "project_id": "project-1",
-    }
 
-    flow = apply_for(
-        world.peer,
-        "flow",
-        world.me,
-        "flow-of-1",
-        fields=fields,
-    )
+    flow = apply_for_flow_of(world, spec)
     assert create_at_me(world, spec) == "PERMIT_MISSING", "the flow now needs a permit, too"
     approve(world.me, newest_waiting(world.me))
     wait_for_status(world.peer, flow, "APPROVED")
 
     assert create_at_me(world, spec) == ""
+    assert create_at_me(world, with_another_task(spec)) == "FLOW_DIFFERS"
     end_permit(world, mine, theirs)
 
 
@@ -177,6 +190,18 @@ def test_a_scope_holds_at_every_level(tmp_path):
 
         assert create_at_me(world, a_job(flow_id="project-1")) == ""
         assert create_at_me(world, a_job(flow_id="project-2")) == OUT_OF_SCOPE
+
+
+def test_jobs_with_tasks_that_were_not_approved_are_not_of_the_project(tmp_path):
+    with world_with_contract(tmp_path, "known") as world:
+        get_permit(world, scope=PROJECT)
+        spec = a_job(flow_id="flow-of-1")
+        flow = apply_for_flow_of(world, spec)
+        approve(world.me, newest_waiting(world.me))
+        wait_for_status(world.peer, flow, "APPROVED")
+
+        assert create_at_me(world, spec) == ""
+        assert create_at_me(world, with_another_task(spec)) == OUT_OF_SCOPE
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from tests.trust.permits import (
     a_job,
     create_at_me,
     end_permit,
+    flow_of,
     get_permit,
     world_with_contract,
     world_with_dataset,
@@ -339,7 +340,7 @@ FIELDS = {
     Kind.PROJECT: PROJECT,
     Kind.FLOW: {
         "name": "评分",
-        "dag": {"components": []},
+        "dag": flow_of(a_job()),
     },
     Kind.MODEL: {"apply_project_id": "project-1"},
 }

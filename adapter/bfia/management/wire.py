@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from adapter.bfia.management.flows import check_flow
 from adapter.bfia.wire import Body, Id, Object, PermitToken, Response, Text
 from gateway.config.schema.tee import TeePolicy
 from gateway.domain.applications import Kind
@@ -318,7 +319,7 @@ class ApplyFlow(Apply):
 
     flow_id: Name
     name: Short
-    dag: Object
+    dag: Annotated[Object, AfterValidator(check_flow)]
     config: Object = Field(
         default_factory=dict,
         validation_alias=AliasChoices("config", "conf"),
@@ -347,6 +348,17 @@ class Audited:
     example: Mapping[str, Any]  # fields of the body, for the API description
 
 
+_A_FLOW = {
+    "components": [
+        {
+            "name": "psi",
+            "componentName": "PSI",
+            "provider": "unionpay",
+            "version": "2.0.0",
+            "output": [{"type": "dataset", "key": "train_data"}],
+        }
+    ]
+}
 _AUDITS = (
     Audited(
         Kind.DATASET,
@@ -361,7 +373,7 @@ _AUDITS = (
         ApplyFlow,
         "flow_id",
         2,
-        {"name": "scoring", "dag": {"components": []}},
+        {"name": "scoring", "dag": _A_FLOW},
     ),
     Audited(
         Kind.PROJECT,

@@ -60,6 +60,10 @@ class Application(BaseModel):
             "or approved; empty: none"
         )
     )
+    tasks: list[str] = Field(
+        description="for a flow: each task, with the tasks before it and its component",
+        examples=[["psi: unionpay:2.0.0/PSI", "train: unionpay:2.0.0/HeteroLR ← psi"]],
+    )
     key: str = Field(
         description=(
             "for a contract: ids of the partner's keys. Until the partner's own application is "

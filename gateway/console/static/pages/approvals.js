@@ -84,6 +84,9 @@ function taskRow(task) {
 const scopeLines = ({ scope }) =>
   Object.entries(scope).map(([key, ids]) => h("p", {}, code(`${key} ${ids.join(" ")}`)));
 
+/** The tasks of a flow. */
+const taskLines = ({ tasks }) => tasks.map((task) => h("p", {}, code(task)));
+
 /** The attestation reports that a contract demands of runs. */
 function teeLines({ tee, tee_agreed: isAgreed }) {
   if (!tee) return [];
@@ -94,6 +97,13 @@ function teeLines({ tee, tee_agreed: isAgreed }) {
   return lines;
 }
 
+/** All limits of the permission for which a node applies. */
+const limitLines = (application) => [
+  ...scopeLines(application),
+  ...taskLines(application),
+  ...teeLines(application),
+];
+
 function openApplications(applications, canDecide, reload) {
   const rows = applications.map((application) => {
     const { kind, partner, subject, url, key, at, number } = application;
@@ -103,7 +113,7 @@ function openApplications(applications, canDecide, reload) {
       apiWord(kind),
       partner,
       subject,
-      [...scopeLines(application), ...teeLines(application)],
+      limitLines(application),
       application.jobs_in_words,
       timestamp(application.expires_at),
       url,
@@ -133,7 +143,7 @@ function allApplications(applications) {
     apiWord(application.side),
     application.partner,
     application.subject,
-    [...scopeLines(application), ...teeLines(application)],
+    limitLines(application),
     badge(application.status),
     application.jobs_in_words,
     timestamp(application.changed_at),
