@@ -22,8 +22,8 @@ from gateway.config.schema import Settings
 from gateway.config.secrets import admin_token
 from gateway.domain.volumes import Volume
 from gateway.http.app import from_browser, from_elsewhere, without_foreign
-from gateway.http.exchange_book import MAX_BODY
-from gateway.http.exchanges import PassedExchange, WatchingExchanges, note_exchange
+from gateway.http.exchange_book import MAX_BODY, note_exchange
+from gateway.http.exchanges import PassedExchange, WatchingExchanges
 from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
 from gateway.http.peers import (
     PeerIdentity,

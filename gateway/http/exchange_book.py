@@ -2,15 +2,19 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
+from starlette.types import Scope
+
 from gateway.domain.spec import NodeId
+from gateway.http.exchanges import PassedExchange
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -19,7 +23,7 @@ FOLDER = "exchanges"  # below the state directory: a file per partner
 KINDS = 20  # kept per partner: the last exchange of each kind
 MAX_BODY = 64 * 1024  # bytes; exchanges with a longer body are not kept
 MAX_HEAD = 16 * 1024  # bytes of path, query and headers; exchanges with more are not kept
-# Whose exchanges wait to be written; a node without a route counts, too, where all are accepted
+# Partners whose exchanges wait to be written, with nodes without a route if those are accepted
 _MAX_PARTNERS = 100
 MASK = "x"  # in place of a text
 # Parts of a body whose texts are kept: a job's plan, without which no job could be created.
@@ -160,11 +164,56 @@ def masked(
     return type(value)(1)
 
 
+def note_exchange(
+    note: Callable[[RawExchange], None],
+    clock: Callable[[], datetime],
+    exchange: PassedExchange,
+) -> None:
+    """Pass an exchange to ``note`` if it is complete, and short enough to be kept."""
+    request = exchange.request
+    response = exchange.response
+    if not (exchange.is_complete and request.is_kept and response.is_kept):
+        return
+    scope = exchange.scope
+    if _head_size(scope) > MAX_HEAD:
+        return
+    note(
+        RawExchange(
+            exchange.partner,
+            scope["method"],
+            scope["path"],
+            scope["query_string"].decode("latin-1"),
+            _headers(scope),
+            bytes(request.content),
+            exchange.status,
+            bytes(response.content),
+            clock().isoformat(),
+        )
+    )
+
+
+def _head_size(scope: Scope) -> int:
+    """Return the bytes of a request's path, query and headers."""
+    size = len(scope["path"]) + len(scope["query_string"])
+    for name, value in scope["headers"]:
+        size += len(name) + len(value)
+    return size
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """Return the headers of a request, in lower case and with hyphens."""
+    headers = {}
+    for name, value in scope["headers"]:
+        key = name.decode("latin-1").lower().replace("_", "-")
+        headers[key] = value.decode("latin-1")
+    return headers
+
+
 class ExchangeBook:
     """Keeps the last exchanges of each partner in memory, and writes them to files now and then."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: of the files; it is made when the first is written."""
+        """``folder``: of the files; it is created with the first of them."""
         self._folder = folder
         self._lock = Lock()
         # By partner and kind, the oldest first
@@ -175,7 +224,7 @@ class ExchangeBook:
         return sum(map(len, self._new.values()))
 
     def add(self, exchange: RawExchange) -> None:
-        """Keep an exchange in place of the last one like it, and of those that are too many."""
+        """Keep an exchange in place of the last one of its kind; the oldest ones make room."""
         kind = (exchange.method, exchange.path, exchange.status)
         with self._lock:
             latest = self._new.setdefault(exchange.partner, {})
@@ -219,7 +268,7 @@ class ExchangeBook:
 
 
 def _drop_oldest(entries: dict[K, V], limit: int) -> None:
-    """Remove the first entry of a dictionary that has more than a number of them."""
+    """Remove the oldest entry of a dictionary with more than ``limit`` entries."""
     if len(entries) > limit:
         del entries[next(iter(entries))]
 

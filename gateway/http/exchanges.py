@@ -1,20 +1,18 @@
-"""Hands on the exchanges that pass a listener, with their bodies and the lengths of these."""
+"""Watches the exchanges with partners that pass a listener: bodies, their lengths, status."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.domain.spec import NodeId
-from gateway.http.exchange_book import MAX_HEAD, RawExchange
 
 
 class PassedBody:
     """A body that has passed: its length, and its content if that is short."""
 
     def __init__(self, kept_bytes: int) -> None:
-        """``kept_bytes``: of the longest body whose content is kept."""
+        """``kept_bytes``: size of the longest body whose content is kept."""
         self.size = 0
         self.content = bytearray()  # empty if the body is longer
         self._kept_bytes = kept_bytes
@@ -49,9 +47,9 @@ class PassedExchange:
 class WatchingExchanges:
     """Middleware that hands on each exchange with a partner once it has ended, or has failed.
 
-    - ``sender``: the node that a request comes from; empty for one that is not to be handed on
+    - ``sender``: the node that a request comes from; empty for a request that is not watched
     - ``watch``: takes an exchange; it must not block
-    - ``kept_bytes``: of the longest body that is handed on with its content
+    - ``kept_bytes``: size of the longest body that is handed on with its content
     """
 
     def __init__(
@@ -101,48 +99,3 @@ class WatchingExchanges:
             exchange.is_complete = True
         finally:
             self._watch(exchange)
-
-
-def note_exchange(
-    note: Callable[[RawExchange], None],
-    clock: Callable[[], datetime],
-    exchange: PassedExchange,
-) -> None:
-    """Note a complete and short exchange, for a rehearsed upgrade; ``note`` takes it."""
-    request = exchange.request
-    response = exchange.response
-    if not (exchange.is_complete and request.is_kept and response.is_kept):
-        return
-    scope = exchange.scope
-    if _head_size(scope) > MAX_HEAD:
-        return
-    note(
-        RawExchange(
-            exchange.partner,
-            scope["method"],
-            scope["path"],
-            scope["query_string"].decode("latin-1"),
-            _headers(scope),
-            bytes(request.content),
-            exchange.status,
-            bytes(response.content),
-            clock().isoformat(),
-        )
-    )
-
-
-def _head_size(scope: Scope) -> int:
-    """Return the bytes of a request's path, query and headers."""
-    size = len(scope["path"]) + len(scope["query_string"])
-    for name, value in scope["headers"]:
-        size += len(name) + len(value)
-    return size
-
-
-def _headers(scope: Scope) -> dict[str, str]:
-    """Return the headers of a request, in lower case and with hyphens."""
-    headers = {}
-    for name, value in scope["headers"]:
-        key = name.decode("latin-1").lower().replace("_", "-")
-        headers[key] = value.decode("latin-1")
-    return headers

@@ -13,8 +13,9 @@ from gateway.http.exchange_book import (
     RawExchange,
     kept_exchanges,
     masked,
+    note_exchange,
 )
-from gateway.http.exchanges import PassedBody, PassedExchange, note_exchange
+from gateway.http.exchanges import PassedBody, PassedExchange
 
 
 def a_raw_exchange(**fields):
