@@ -6,8 +6,8 @@ from difflib import get_close_matches
 from enum import StrEnum
 from itertools import groupby
 
-from gateway.domain.execution import runs
-from gateway.domain.execution.runs import result_of
+from gateway.domain.execution.exit_failures import NEVER_BEGAN, exit_meaning
+from gateway.domain.execution.results import result_of
 from gateway.domain.lists import listed
 from provider_registry.model import Component
 
@@ -147,14 +147,14 @@ class Trace:
     def started(self) -> bool:
         """Whether the component's own program ran.
 
-        A script without its interpreter ends before, with an exit code in `runs.NEVER_BEGAN`.
+        A script without its interpreter ends before, with an exit code in `NEVER_BEGAN`.
         """
         if self.not_started:
             return False
         if self.engine_failure:
             return True
         signs_of_life = [
-            self.code not in runs.NEVER_BEGAN,  # also true without an exit
+            self.code not in NEVER_BEGAN,  # also true without an exit
             self.requests.reports,
             self.requests.channel_calls,
             self.stdout,
@@ -254,8 +254,8 @@ class Trace:
             return f"{self.party} started, then its engine failed: {self.engine_failure}"
         last_words = self._last_words()
         if not self.started:
-            assert self.code is not None  # it is one of `runs.NEVER_BEGAN`
-            meaning = runs.meaning(self.code)
+            assert self.code is not None  # it is one of `NEVER_BEGAN`
+            meaning = exit_meaning(self.code)
             return f"{self.party} did not start: exit code {self.code}, {meaning}{last_words}"
         if self.oom_killed:
             return f"{self.party} used more memory than it may (OOM_KILLED){last_words}"

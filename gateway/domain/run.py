@@ -273,6 +273,11 @@ class Run:
         return self.status is RunStatus.SUCCESS and has_model and not is_sealed
 
     @property
+    def lacks_attestation(self) -> bool:
+        """Whether the node demands a report of the run's TEE, and has verified none."""
+        return self.attestation is not None and self.attestation.verified_at is None
+
+    @property
     def reported_status(self) -> TaskStatus:
         """The status reported to other nodes: success only once its model is fingerprinted."""
         if self.unsealed:

@@ -7,7 +7,7 @@ import structlog
 from engines.base import EngineDown, EngineError, Exited, Missing
 from gateway.data.combined_storage import Storages
 from gateway.domain.execution import messages
-from gateway.domain.execution.runs import result_of
+from gateway.domain.execution.results import result_of
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Failure
 from gateway.domain.states import TaskStatus

@@ -304,10 +304,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             if isinstance(event, messages.EngineSilent):
                 silent_engines.add(run.engine)
                 continue
-            events = [event]
-            # Exactly this type says that the container runs, which is nothing new; its subclasses
-            # report other states.
-            if type(event) is messages.Inspected:
+            events: list[messages.Event] = [event]
+            if isinstance(event, messages.Inspected):  # it runs, which is nothing new
                 events = self.probes.ask_container(local, run)
             if events:
                 self.record(local.id, *events)
@@ -540,7 +538,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     ) -> list[messages.Event]:
         """Probe a run's container through its engine; ask a running one itself, too."""
         event = self.probes.probe(run)
-        if type(event) is messages.Inspected:  # it runs; subclasses report other states
+        if isinstance(event, messages.Inspected):
             return [event, *self.probes.ask_container(local, run)]
         return [event]
 

@@ -15,7 +15,7 @@ from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_NO_ANSWER, CallFailed, Client
 from gateway.cli.job_notes import last_lines, lineage, warning_lines
 from gateway.cli.jobs import _print_created
-from gateway.domain.execution.runs import exit_failure
+from gateway.domain.execution.exit_failures import exit_failure
 from tests.builders import a_run
 from tests.cli import NOBODY, call
 

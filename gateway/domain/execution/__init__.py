@@ -1,6 +1,8 @@
 """The rules of a node that takes part in a job, in the shape of `gateway.domain.scheduling`.
 
 `machine` is the entry; `messages` has actions, decisions and events; `agenda` lists the open ones
-with their times. `runs` changes single runs, `endings` ends the job, and `contact` watches for a
-silent scheduling node.
+with their times. `endings` ends the job, and `contact` watches for a silent scheduling node.
+
+`runs` changes single runs, `run_endings` decides how a run ends, `exit_failures` says why a
+container failed, and `results` reads the result that a container prints.
 """

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from gateway.domain import models
-from gateway.domain.execution import messages, runs
+from gateway.domain.execution import messages, run_endings, runs
 from gateway.domain.execution.contact import UNREACHABLE
 from gateway.domain.records import replace
 from gateway.domain.run import LocalJob, Run, StopRequest, latest_runs
@@ -59,7 +59,7 @@ def _stop_runs(
     """Return the job with every run of these tasks ending."""
 
     def stop_run(run: Run) -> Run:
-        return runs.stopped(run, at)
+        return runs.stop(run, at)
 
     for run in local.runs:
         if run.task_name in tasks:
@@ -352,7 +352,7 @@ def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | 
     """
     newest_runs = latest_runs(local.runs)
     for run in newest_runs:
-        failure = runs.failure_of(run)
+        failure = run_endings.failure_of(run)
         if failure is not None:
             return Ending(failure.outcome, event.at, failure, event.by)
     tasks_here = {run.task_name for run in newest_runs}

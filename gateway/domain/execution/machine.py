@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import assert_never
 
 from gateway.domain import approval
-from gateway.domain.execution import contact, endings, messages, runs
+from gateway.domain.execution import contact, endings, messages, run_endings, runs
 from gateway.domain.execution.agenda import ToDo, agenda
 from gateway.domain.records import replace
 from gateway.domain.run import LocalJob, Run
@@ -135,7 +135,7 @@ def _conclude_run(
     """Conclude a run whose time for further news is over, and return the job."""
 
     def conclude(run: Run) -> Run:
-        return runs.conclude(
+        return run_endings.conclude(
             run,
             now,
             timing,
@@ -158,7 +158,7 @@ def _mark_started(
     """
 
     def inspect(run: Run) -> Run:
-        return runs.probed(run, now, timing)
+        return runs.begin_inspection(run, now, timing)
 
     def launch(run: Run) -> Run:
         return _launching(run, now)
@@ -366,7 +366,7 @@ def _finish_report(
     """
 
     def report(run: Run) -> Run:
-        return runs.after_report_try(run, action.status, finish_call)
+        return runs.record_report_try(run, action.status, finish_call)
 
     return runs.with_run(local, action.run, report)
 
@@ -491,7 +491,7 @@ def _restart(local: LocalJob, event: messages.Restarted) -> LocalJob:
     for run in local.runs:
         # Unlike ``home``, ``owner`` is empty only if the node has a single gateway.
         if event.owner in ("", run.owner):
-            run = runs.interrupted(run)
+            run = runs.resume(run)
         restarted_runs.append(run)
     return replace(local, runs=tuple(restarted_runs))
 
@@ -520,7 +520,7 @@ def _move_to_heir(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
     """
 
     def leave_owner(run: Run) -> Run:
-        return runs.without_owner(run, event)
+        return runs.leave_gateway(run, event)
 
     for run in local.runs:
         if run.owner == event.owner and not run.over:

@@ -135,21 +135,23 @@ class RunEvent:
 
 @dataclass(frozen=True)
 class Inspected(RunEvent):
-    """The container is running.
-
-    The two events below inherit only the fields of this class, not its meaning. A ``match`` has to
-    test for these two first.
-    """
+    """The container is running."""
 
     at: datetime
 
 
-class EngineSilent(Inspected):
-    """The engine did not respond."""
+@dataclass(frozen=True)
+class EngineSilent(RunEvent):
+    """The engine did not respond to an inspection."""
+
+    at: datetime
 
 
-class Gone(Inspected):
+@dataclass(frozen=True)
+class Gone(RunEvent):
     """The engine does not know the container any more."""
+
+    at: datetime
 
 
 @dataclass(frozen=True)
