@@ -2,7 +2,7 @@
 
 A table has one entry per node. The node's address is given as ``host`` and ``port`` with an
 optional ``scheme``, as a ``url`` that may have a path prefix, or as ``via``, the node that passes
-requests on; all keys are in `entries.KEYS`. The entry ``default`` serves nodes without an entry.
+requests on; all keys are in `keys.KEYS`. The entry ``default`` serves nodes without an entry.
 An unknown key is refused, since a misspelled ``enabled`` would leave a route open. Every problem is
 reported with its path and line.
 """

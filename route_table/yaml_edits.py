@@ -16,7 +16,8 @@ from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.tokens import CommentToken
 
 from route_table.document import parse
-from route_table.entries import ADDRESS_KEYS, TLS_KEYS, refusal
+from route_table.entries import refusal
+from route_table.keys import ADDRESS_KEYS, TLS_KEYS
 
 if TYPE_CHECKING:
     from route_table.editing import Change

@@ -38,7 +38,7 @@ from gateway.links.links import Connector
 from gateway.runtime.trials import ignore
 from route_table.document import parse
 from route_table.editing import Change, missing_components
-from route_table.entries import KEYS
+from route_table.keys import KEYS
 from route_table.live import LiveRoutes, StaleVersion, UnknownVersion, Version, changes, text_diff
 from route_table.model import (
     DEFAULT_ENTRY,
@@ -71,9 +71,9 @@ _TYPES: dict[str, Any] = {
 _FIELDS: dict[str, Any] = {
     key: (
         _TYPES.get(key, str) | None,
-        Field(None, description=about),
+        Field(None, description=row.about),
     )
-    for key, about in KEYS.items()
+    for key, row in KEYS.items()
 }
 _ABOUT = (
     "The keys of an entry, as in the file: ``host`` and ``port`` (and ``scheme``), or ``url``, "

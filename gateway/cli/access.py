@@ -459,7 +459,7 @@ def _trusted_keys(file: Path | None, config: Path) -> list[str]:
     Raises `OSError` and `ValueError`.
     """
     from gateway.config.statement_keys import statement_keys_of
-    from route_table.entries import public_keys
+    from route_table.readers import public_keys
 
     if file is not None:
         return list(public_keys(file.read_text(encoding="utf-8")))

@@ -16,7 +16,7 @@ from gateway.identity.keys import Keyring
 from gateway.identity.signers import ExternalSigner, KeyHolder
 from gateway.identity.statement_keys import StatementKeys
 from gateway.identity.token_key import TokenAddress, TokenKey
-from route_table.entries import public_keys
+from route_table.readers import public_keys
 
 _SIGNER_PATH = "identity.statements_key"  # path of the setting
 _PIN_UNREADABLE = "TOKEN_PIN_UNREADABLE"

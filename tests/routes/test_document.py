@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from route_table.document import MAX_PROBLEMS, MAX_TEXT, parse
-from route_table.entries import KEYS
+from route_table.keys import KEYS
 from route_table.model import PROFILES, InvalidRoutes, Route, RouteTable, UnknownNode
 from tests.routes.builders import dump
 
@@ -581,7 +581,7 @@ def test_a_refused_url_gives_no_further_problem_of_the_keys_for_tls():
 
 def test_the_documents_name_every_key_of_an_entry_as_the_code_does():
     folder = Path(__file__).resolve().parents[2] / "docs"
-    rows = "\n".join(f"| `{key}` | {text} |" for key, text in KEYS.items())
+    rows = "\n".join(f"| `{name}` | {key.about} |" for name, key in KEYS.items())
 
     english = (folder / "routes.md").read_text(encoding="utf-8")
     assert f"<!-- keys -->\n| Key | Meaning |\n|---|---|\n{rows}\n<!-- end of keys -->" in english

@@ -25,8 +25,8 @@ from gateway.config.schema.tee import TeePolicy
 from gateway.domain.applications import Kind
 from gateway.domain.approval import AuditStatus
 from route_table.certificates import encode_key, sealing_key
-from route_table.entries import public_keys
 from route_table.model import NODE_ID, NODE_RULE
+from route_table.readers import public_keys
 
 # The standard names no unit of times: larger numbers are read as milliseconds, the first of which
 # is a time in 2001. Years after 33658 cannot be written in seconds.
