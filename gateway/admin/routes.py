@@ -67,6 +67,7 @@ _TYPES: dict[str, Any] = {
     "relay": bool,
     "signing": _SwitchWord,
     "sealing": _SwitchWord,
+    "control_sealing": _SwitchWord,
 }
 _FIELDS: dict[str, Any] = {
     key: (

@@ -113,12 +113,16 @@ def test_an_edit_despite_a_broken_file_lasts_until_the_repair(node, tmp_path):
 
 
 @pytest.mark.parametrize("word", [False, "no", "OFF"])
-def test_signing_is_turned_off_by_any_word_that_yaml_has_for_it(node, word):
-    route = {"host": "127.0.0.1", "port": 2, "signing": word}
-    status, _ = call(node, "PUT", f"{API}/JG7", json={"route": route})
+def test_a_mode_is_turned_off_by_any_word_that_yaml_has_for_it(node, word):
+    modes = dict.fromkeys(["signing", "sealing", "control_sealing"], word)
+    entry = {"host": "127.0.0.1", "port": 2, **modes}
+    status, _ = call(node, "PUT", f"{API}/JG7", json={"route": entry})
 
     assert status == 200
-    assert node.routes.table.resolve("JG7").signing_mode == "off"
+    route = node.routes.table.resolve("JG7")
+    assert route.signing_mode == "off"
+    assert route.sealing_mode == "off"
+    assert route.control_sealing == "off"
 
 
 def test_the_nodes_own_id_needs_no_route(node):
