@@ -100,7 +100,7 @@ case $1 in
   up | begin)
     # shellcheck disable=SC2046
     install_packages docker.io iptables mariadb-server mariadb-client postgresql busybox-static docker-compose make docker-registry openssl \
-      openssh-server iproute2 nftables softhsm2 nginx-light haproxy tinyproxy chromium fonts-noto-cjk systemd $(command -v npm >/dev/null || echo nodejs npm) $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages) $(bash "$here/kerberos.sh" packages) $(bash "$here/kubernetes.sh" packages)
+      openssh-server iproute2 nftables softhsm2 nginx-light haproxy tinyproxy chromium-headless-shell fonts-noto-cjk systemd $(command -v npm >/dev/null || echo nodejs npm) $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages) $(bash "$here/kerberos.sh" packages) $(bash "$here/kubernetes.sh" packages)
     (nice bash "$here/kubernetes.sh" install && wait_for "base image" 600 base_is_there && bash "$here/kubernetes.sh" start) \
       >"$rt/kubernetes.log" 2>&1 </dev/null & # minutes, where it is not kept from before
     echo $! >"$rt/kubernetes.pid"

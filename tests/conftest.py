@@ -149,7 +149,7 @@ CHECKS: dict[str, Callable[[], object]] = {
     "own_docker": partial(usable, *own_docker.PROGRAMS),
     "network": partial(usable, *lab.PROGRAMS),
     "sshd": partial(usable, *sshd.PROGRAMS),
-    "browser": partial(_check_file, browser.PROGRAM, "Debian has it in chromium"),
+    "browser": partial(_check_file, browser.PROGRAM, "Debian has it in chromium-headless-shell"),
     "registry": partial(_check_file, registry.PROGRAM, "Debian has it in docker-registry"),
     "reverse_proxies": partial(usable, *reverse_proxies.PROGRAMS),
     "outbound_proxy": partial(_check_file, outbound_proxy.PROGRAM, "Debian has it in tinyproxy"),
