@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import docker
 import pytest
+from docker.models.volumes import Volume
 
 from engines.base import NODE
 from engines.docker.sandboxes import LABEL as SANDBOX
@@ -41,6 +42,9 @@ MAX_GROWTH = {
     "volumes": 0,
 }
 
+# A file of the image in the folder of a volume, so that all volumes of its containers have it.
+MARK = "of-a-hundred-jobs"
+
 Items = set[tuple[str, str]]  # kind and name
 
 # Every kind is expired as soon as its job has ended.
@@ -58,6 +62,8 @@ def image(tmp_path: Path) -> Iterator[str]:
     lines = [
         f"FROM {BASE}",
         "COPY run.sh /app/run.sh",
+        f"COPY run.sh /scratch/{MARK}",
+        "VOLUME /scratch",
         "USER 65534:65534",
         'ENTRYPOINT ["/bin/sh", "/app/run.sh"]',
     ]
@@ -112,16 +118,21 @@ def measure_all(node: Node) -> dict[str, int]:
 
 
 def measure_daemon(node_id: str) -> dict[str, int]:
-    """Return the daemon's containers and networks of a node, and all its volumes."""
+    """Return the daemon's containers and networks of a node, and the image's volumes."""
     with contextlib.closing(Daemon()) as client:
         containers = labelled(client, f"{NODE}={node_id}")
         networks = client.networks.list(names=[f"bfia-{node_id}"])
-        volumes = client.volumes.list()
+        volumes = [volume for volume in client.volumes.list() if is_of_the_image(volume)]
     return {
         "containers": len(containers),
         "networks": len(networks),
         "volumes": len(volumes),
     }
+
+
+def is_of_the_image(volume: Volume) -> bool:
+    """Return whether a volume is of a container of the image; those of other tests are not."""
+    return Path(volume.attrs["Mountpoint"], MARK).exists()
 
 
 def count_sandboxes(node: Node) -> int:
