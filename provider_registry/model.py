@@ -21,6 +21,8 @@ ANY = "*"
 # The devices on which jobs find providers, in the order of preference. A registration may name
 # another device, with a warning.
 DEVICES = ("docker", "swarm", "k8s")
+# Reason of refusals: a provider's images do not run on the kind of engine that they would get.
+ENGINE_UNSUITABLE = "ENGINE_UNSUITABLE"
 STRICT = "strict"  # ``metadata.values`` of a vendor whose descriptions list every allowed value
 # The values of ``metadata.profile``, for images that read their variables differently:
 FATE = "fate"  # the image expects the namespace and the name of an address exchanged
@@ -207,6 +209,21 @@ class Provider:
     def strict_values(self) -> bool:
         """Whether a value outside its parameter's choices or range refuses the job."""
         return self.metadata.get("values") == STRICT
+
+    @property
+    def engine_kinds(self) -> tuple[str, ...]:
+        """The kinds of engines on which the images run; empty: any.
+
+        They are values of ``engine.kind`` in a node's settings.
+        """
+        kinds = self.metadata.get("engine_kinds")
+        return tuple(kinds or ())
+
+    def runs_on(self, engine_kind: str) -> bool:
+        """Return whether the images run on engines of a kind."""
+        if not self.engine_kinds:
+            return True
+        return engine_kind in self.engine_kinds
 
     def image_for(self, component: str) -> str:
         """Return the image with a component.

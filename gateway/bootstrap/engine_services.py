@@ -80,6 +80,7 @@ def build_engine_services(
         capacities.defaults,
         Places(
             engines=engine_parts.engines_by_place(settings),
+            kinds={name: each.kind for name, each in _engines_by_name(engine).items()},
             without_node_folder=without_folders.storage,
         ),
     )

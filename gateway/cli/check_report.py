@@ -33,6 +33,7 @@ def as_json(
     return {
         "good": good,
         "provider": provider.key if provider else None,
+        "engine_kinds": list(provider.engine_kinds) if provider else [],
         "description": {
             "errors": [_problem_json(problem) for problem in registration.errors],
             "warnings": [_problem_json(problem) for problem in registration.warnings],
@@ -82,6 +83,17 @@ def _remedy(clause: "Clause", finding: "Finding") -> str:
 
 
 def print_registration(file: Path, registration: "RegistrationCheck") -> None:
+    """Print the errors and warnings of a description, and the engines on which the images run."""
+    _print_problems(file, registration)
+    provider = registration.provider
+    if provider is not None and provider.engine_kinds:
+        say(
+            f"its images run on engines of kind {', '.join(provider.engine_kinds)}: nodes with "
+            "another engine refuse its jobs (ENGINE_UNSUITABLE)"
+        )
+
+
+def _print_problems(file: Path, registration: "RegistrationCheck") -> None:
     """Print the errors and warnings of a description."""
     problems = [("error", problem) for problem in registration.errors]
     problems += [("warning", problem) for problem in registration.warnings]

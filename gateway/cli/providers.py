@@ -146,6 +146,9 @@ def show_provider(node: Client, name: Name) -> Output:
         rows.append([f"image {image}", digest or t("not pinned")])
     for privilege in provider["granted"]:
         rows.append(["extra right", privilege])
+    engine_kinds = provider["metadata"].get("engine_kinds")
+    if engine_kinds:
+        rows.append(["kinds of engines", engine_kinds])
     if provider["attestation"]:
         rows.append(
             ["attestation", f"{provider['attestation']}: no platform verified on hardware yet"]

@@ -30,7 +30,7 @@ from gateway.http.listening_file import serving
 from gateway.runtime import trials
 from gateway.runtime.trials import Step
 from gateway.store.providers import SqlProviders
-from provider_registry.model import Provider
+from provider_registry.model import ENGINE_UNSUITABLE, Provider
 
 _MAX_CONCURRENT_CHECKS = 16  # images checked at the same time
 _REGISTRY_TIMEOUT = 10.0  # seconds for a registry's response about an image
@@ -253,6 +253,9 @@ def _check_image(
                 "add it to engines, or register the provider without it",
             )
         )
+    unsuitable = [provider for provider in providers if not provider.runs_on(image_engine.kind)]
+    if unsuitable:
+        return _unsuitable(image, unsuitable)
     try:
         digest = image_engine.image_digest(image.name)
     except ImageNotFound as error:
@@ -264,6 +267,23 @@ def _check_image(
     # A provider without an approved digest accepts any.
     changed_for = [p.key for p in providers if p.digests.get(image.name, digest) != digest]
     return _ImageCheck(changed_for)
+
+
+def _unsuitable(
+    image: _RegisteredImage,
+    providers: Sequence[Provider],
+) -> _ImageCheck:
+    """Return the result for an image that does not run on the kind of its engine.
+
+    - ``providers``: the providers that say so
+    """
+    keys = ", ".join(provider.key for provider in providers)
+    return _ImageCheck(
+        missing=Risk(
+            f"{image.label} ({ENGINE_UNSUITABLE}), for {keys}",
+            explained_step(ENGINE_UNSUITABLE),
+        )
+    )
 
 
 def _check_registry(

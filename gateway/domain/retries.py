@@ -37,6 +37,7 @@ FINAL_REASONS = frozenset(
         "DATASET_UNKNOWN",
         "DATA_MISSING",
         "DIGEST_CHANGED",
+        "ENGINE_UNSUITABLE",
         "IMAGE_NOT_FOUND",
         "INPUT_MISSING",
         "INVALID",

@@ -26,7 +26,7 @@ from gateway.jobs.flow_checks import Plan, Plans
 from gateway.jobs.id_tables import lost_columns
 from gateway.jobs.party_task import FlowInput, PartyTask
 from gateway.runtime.context import NodeContext
-from provider_registry.model import Component, Provider, join
+from provider_registry.model import ENGINE_UNSUITABLE, Component, Provider, join
 from provider_registry.registry import Registry, Unknown
 from provider_registry.values import check as check_values
 
@@ -41,6 +41,7 @@ class Places:
 
     # Place named by a provider (`Provider.place`) -> the engine's name; "" is the main engine's.
     engines: Mapping[str, str]
+    kinds: Mapping[str, str]  # engine's name -> its kind, as `Provider.engine_kinds` names it
     without_node_folder: frozenset[str] = frozenset()  # engines that do not see this node's folder
 
 
@@ -88,6 +89,7 @@ class TaskPlanner:
         self._datasets = datasets
         self._defaults = defaults
         self._engines = places.engines
+        self._engine_kinds = places.kinds
         self._without_node_folder = places.without_node_folder
 
     # -------------------------------------------------- before a job is accepted
@@ -394,7 +396,8 @@ class TaskPlanner:
     ) -> tuple[Provider, Component]:
         """Return a task's provider and component, as they were registered at a time (None: now).
 
-        Raises `Refused` for an unknown component, and for a place that the settings do not allow.
+        Raises `Refused` for an unknown component, for a place that the settings do not allow, and
+        for images that do not run on the kind of engine there.
         """
         ref = dag_node.component
         try:
@@ -412,7 +415,21 @@ class TaskPlanner:
                 f"which the admin of node {self._node} has not allowed (engines)"
             )
             raise Refused(text, reason="DAEMON_NOT_ALLOWED")
+        self._check_engine_kind(provider)
         return provider, component
+
+    def _check_engine_kind(self, provider: Provider) -> None:
+        """Raise `Refused` if a provider's images do not run on the kind of its engine here."""
+        name = self._engines[provider.place]
+        kind = self._engine_kinds[name]
+        if provider.runs_on(kind):
+            return
+        engine = f"engine {name}" if name else "the engine"
+        text = (
+            f"images of {provider.key} run on engines of kind {', '.join(provider.engine_kinds)}, "
+            f"and {engine} of node {self._node} is of kind {kind}"
+        )
+        raise Refused(text, reason=ENGINE_UNSUITABLE)
 
     def _party_tasks(
         self,

@@ -194,8 +194,8 @@ class Readiness:
     def images(self, spec: JobSpec) -> list[JobImage]:
         """Return each image that the job needs here, once, with its state at its engine.
 
-        Tasks with an unknown component, or with a place that is not allowed, are left out: they are
-        reported with the components.
+        Left out are tasks that are reported with the components: with an unknown component, a place
+        that is not allowed, or images that do not run on the kind of engine there.
         """
         images: dict[tuple[str, str], JobImage] = {}
         roles_here = {party.role for party in spec.parties_at(self._node)}
@@ -216,6 +216,8 @@ class Readiness:
             if named_engine is None or not runs_here or key in images:
                 continue
             engine_name, engine = named_engine
+            if not provider.runs_on(engine.kind):
+                continue
             image = JobImage(
                 name=image_name,
                 provider=provider,

@@ -294,6 +294,19 @@ class Images:
             return _all_failed(images, "DAEMON_NOT_ALLOWED", f"{place} is not among engines")
         return tuple(self._inspect(engine, image, provider, deadline) for image in images)
 
+    def unsuitable_engine(self, provider: Provider) -> str:
+        """Return the kind of a provider's engine if the provider's images do not run there.
+
+        Empty if they do, or if the engine is not known here.
+        """
+        try:
+            engine = self._engine_at(provider.place)
+        except EngineError:
+            return ""
+        if engine is None or provider.runs_on(engine.kind):
+            return ""
+        return engine.kind
+
     def _inspect(
         self,
         engine: Engine,

@@ -19,7 +19,13 @@ from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images, InspectedImage, pin_images
 from gateway.providers.rights import rights_in_words
-from provider_registry.model import InvalidDescription, Provider, bounded, join
+from provider_registry.model import (
+    ENGINE_UNSUITABLE,
+    InvalidDescription,
+    Provider,
+    bounded,
+    join,
+)
 from provider_registry.registration import read, read_value
 from provider_registry.registry import Registry, Unknown, Written
 from provider_registry.revisions import Change
@@ -129,14 +135,13 @@ class Providers:
         owner = self.registry.repository.owner(provider.name)
         if owner is not None:  # None: the name is free
             _check_owner(provider.name, owner, by)
-        images = self._images.inspect(
-            provider.every_image(),
-            provider.place,
-            provider.name,
-        )
         strict = strict or self._require_image
-        _check_images(images, strict=strict, single=single)
-        provider = self._with_storage_warnings(pin_images(provider, images))
+        provider = self._with_images(
+            provider,
+            strict=strict,
+            single=single,
+        )
+        provider = self._with_storage_warnings(provider)
         # Another requester may have registered the name during the inspection.
         owner = self.registry.repository.claim(provider.name, by.as_owner)
         _check_owner(provider.name, owner, by)
@@ -160,6 +165,31 @@ class Providers:
                 return read_value(body, single)
         except InvalidDescription as error:
             raise Invalid(error.problems) from error
+
+    def _with_images(
+        self,
+        provider: Provider,
+        *,
+        strict: bool,
+        single: bool,
+    ) -> Provider:
+        """Return a provider with the digests of its images, and warnings about the images.
+
+        Images that do not run on the provider's engine are not inspected there. Raises `Invalid`.
+        """
+        unsuitable = self._images.unsuitable_engine(provider)
+        if unsuitable:
+            warning = _unsuitable_engine(provider, unsuitable)
+            if strict:
+                raise Invalid([warning], reason=ENGINE_UNSUITABLE)
+            return replace(provider, warnings=bounded([warning, *provider.warnings]))
+        images = self._images.inspect(
+            provider.every_image(),
+            provider.place,
+            provider.name,
+        )
+        _check_images(images, strict=strict, single=single)
+        return pin_images(provider, images)
 
     def _with_storage_warnings(self, provider: Provider) -> Provider:
         """Add a warning for each component whose storage engines this node does not have."""
@@ -325,6 +355,19 @@ def _check_owner(
         "bfia-gateway provider give"
     )
     raise NotAllowed(text, reason="NOT_OWNER")
+
+
+def _unsuitable_engine(provider: Provider, kind: str) -> Problem:
+    """Return the problem of images that do not run on the kind of engine that they get here."""
+    rule = (
+        f"does not list {kind}, the kind of engine that the provider gets here: jobs that need it "
+        "are refused at this node (ENGINE_UNSUITABLE)"
+    )
+    return Problem(
+        "metadata.engine_kinds",
+        rule,
+        list(provider.engine_kinds),
+    )
 
 
 def _check_images(

@@ -572,8 +572,9 @@ def register_provider(
     name: str,
     base_url: str,
     image: str,
+    **metadata: Any,
 ) -> None:
-    """Register a provider with the image of one daemon."""
+    """Register a provider with the image of one daemon; ``metadata`` has further values."""
     request = a_request(
         a_description("X", provider=name),
         name=name,
@@ -581,6 +582,7 @@ def register_provider(
     request["metadata"] = {
         "base_url": base_url,
         "image": image,
+        **metadata,
     }
     with closing(Store(open_database(settings.database.url))) as store:
         Registry(SqlProviders(store)).register(provider_from_request(request))
@@ -675,6 +677,21 @@ def test_each_image_is_checked_at_its_own_engine(settings_with_engines, several_
     assert cause.count("(") == 2, "the images of here and far are fine"
     assert cause.count("for lost:1.0.0@docker") == 1
     assert cause.count("for stranger:1.0.0@docker") == 1
+
+
+def test_an_image_for_other_engines_is_reported(settings_with_engines, several_engines):
+    register_provider(
+        settings_with_engines,
+        "cluster",
+        "unix:///main",
+        "main:1",
+        engine_kinds=["kubernetes"],
+    )
+
+    step = named_step(look(settings_with_engines, several_engines), "images")
+
+    assert "(ENGINE_UNSUITABLE), for cluster:1.0.0@docker" in step.cause
+    assert "metadata.engine" in step.remedy
 
 
 class ClusterWithoutQuota(KubernetesEngine):

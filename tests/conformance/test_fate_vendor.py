@@ -62,6 +62,7 @@ def test_the_registration_has_no_findings():
     result = call("provider", "check", str(REGISTRATION))
     assert result.exit_code == 0
     assert "0 errors, 0 warnings" in result.stdout
+    assert "run on engines of kind docker, swarm, kubernetes" in result.stdout
 
 
 def test_the_wrapper_runs_every_registered_component():

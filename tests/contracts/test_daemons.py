@@ -15,7 +15,7 @@ from engines.multi import SeveralEngines
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.domain.amounts import GIB
-from gateway.domain.dry_run import Item
+from gateway.domain.dry_run import Item, Standing
 from gateway.domain.run import Run
 from gateway.domain.spec import Ending, Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, RunStatus
@@ -205,7 +205,9 @@ def test_only_the_main_engine_asks_registries_for_images(pair):
 
 
 class NewerImages(MemoryEngine):
-    """An engine with another version of each image."""
+    """An engine of another kind, with another version of each image."""
+
+    kind = "kubernetes"
 
     def image_digest(self, image: str) -> str:
         return f"newer-{super().image_digest(image)}"
@@ -248,7 +250,7 @@ def four_engines(settings: Any, installation: str) -> SeveralEngines:
 
 
 # Providers of the node by version: device and metadata.
-PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
+PROVIDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "1.0.0": (
         "docker",
         {"base_url": ADDRESS},
@@ -267,6 +269,14 @@ PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "5.0.0": ("swarm", {}),
     "6.0.0": ("k8s", {}),
+    "7.0.0": (
+        "docker",
+        {"engine_kinds": ["kubernetes", "process"]},
+    ),
+    "8.0.0": (
+        "docker",
+        {"engine_kinds": ["kubernetes"], "engine": "big"},
+    ),
 }
 
 
@@ -388,16 +398,44 @@ def wait_until_closed(node: Gateway, spec: JobSpec) -> None:
     [
         ("2.0.0", ["DAEMON_NOT_ALLOWED", "tcp://10.0.0.66:2375", "(engines)"]),
         ("6.0.0", ["@k8s is to run at k8s"]),
+        (
+            "7.0.0",
+            [
+                "ENGINE_UNSUITABLE",
+                "run on engines of kind kubernetes, process, and the engine of node",
+                "is of kind memory",
+            ],
+        ),
     ],
-    ids=["address", "device"],
+    ids=["address", "device", "kind"],
 )
-def test_a_daemon_or_device_that_is_not_configured_is_refused(node, version, words):
+def test_a_job_for_an_engine_that_is_not_here_is_refused(node, version, words):
     with pytest.raises((Invalid, Refused)) as refusal:
         node.participant.create_job(a_job(version), ME)
 
     assert refusal.value.problems[0].path == "dag.components[0]"
     assert all(word in refusal.value.message for word in words)
     assert node.store.local_jobs.find(f"job-daemon-{version}") is None
+
+
+def components_item(node: Gateway, version: str) -> Item:
+    """Return the item about components in a dry run of a job with the provider of a version."""
+    items = node.participant.dry_run(a_job(version), ME)
+    assert "image" not in {item.check for item in items if item.standing is Standing.PROBLEM}
+    [item] = [item for item in items if item.check == "components"]
+    return item
+
+
+def test_a_plan_says_that_images_are_for_other_engines(node):
+    item = components_item(node, "7.0.0")
+
+    assert item.standing is Standing.PROBLEM
+    assert item.cause.startswith("ENGINE_UNSUITABLE: ")
+    assert "metadata.engine" in item.remedy
+
+
+def test_images_run_at_the_engine_of_their_kind_that_they_name(node):
+    assert components_item(node, "8.0.0").standing is not Standing.PROBLEM
 
 
 def refusal_text(

@@ -26,6 +26,7 @@ BOB = Requester("bob", admin=False)
 KEY = "acme:1.0.0@docker"
 IMAGE = "acme:1.0.0"
 MISSING_IMAGE = a_request(metadata={"image": "else:1"})
+FOR_CLUSTERS = a_request(metadata={"image": IMAGE, "engine_kinds": ["swarm", "kubernetes"]})
 
 
 class LabelledEngine(MemoryEngine):
@@ -123,6 +124,40 @@ def test_a_failing_or_forbidden_engine_is_the_reason_of_each_image(find_engine, 
 
     assert problem.reason == reason
     assert problem.message == message
+
+
+# ------------------------------------------------------------ kinds of engines
+
+
+def test_images_for_other_engines_are_a_warning_and_not_inspected(providers):
+    providers.register(FOR_CLUSTERS, ADMIN)
+
+    provider = providers.registry.get(KEY)
+    [warning] = provider.warnings
+    assert warning.path == "metadata.engine_kinds"
+    assert warning.got == ["swarm", "kubernetes"]
+    assert warning.rule.startswith("does not list memory, the kind of engine")
+    assert "ENGINE_UNSUITABLE" in warning.rule
+    assert provider.digests == {}
+
+
+def test_images_for_other_engines_are_refused_with_strict(providers):
+    with pytest.raises(Invalid) as refusal:
+        providers.register(FOR_CLUSTERS, ADMIN, strict=True)
+
+    assert refusal.value.reason == "ENGINE_UNSUITABLE"
+    assert [problem.path for problem in refusal.value.problems] == ["metadata.engine_kinds"]
+    assert providers.registry.query() == []
+
+
+def test_images_for_this_kind_of_engine_are_pinned_as_usual(providers, engine):
+    engine.kind = "kubernetes"
+
+    providers.register(FOR_CLUSTERS, ADMIN)
+
+    provider = providers.registry.get(KEY)
+    assert provider.warnings == ()
+    assert provider.digests == {IMAGE: "sha256:1"}
 
 
 # ------------------------------------------------------------ approvals

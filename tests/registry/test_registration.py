@@ -164,6 +164,11 @@ def test_an_image_that_no_engine_can_have_is_a_warning(image, suggestion):
     assert image_warnings(component) == [("imageUrl", suggestion)]
 
 
+def metadata_with(**values):
+    """Return the change of a request that adds values to its metadata."""
+    return {"metadata": {**a_request()["metadata"], **values}}
+
+
 @pytest.mark.parametrize(
     ("changes", "path", "rule"),
     [
@@ -177,6 +182,13 @@ def test_an_image_that_no_engine_can_have_is_a_warning(image, suggestion):
         ({"metadata": {"image": "-v /:/host"}}, "metadata.image", IMAGE_RULE),
         # A daemon would take it for a path of its interface.
         ({"metadata": {"image": "a/../../containers/b"}}, "metadata.image", IMAGE_RULE),
+        (
+            metadata_with(engine_kinds=["docker", "k8s"]),
+            "metadata.engine_kinds[1]",
+            "must be docker, swarm, kubernetes or process",
+        ),
+        (metadata_with(engine_kinds=[]), "metadata.engine_kinds", "must not be empty"),
+        (metadata_with(engine_kinds="docker"), "metadata.engine_kinds", "must be a list"),
         (
             {"components_description": {"A": a_description("B")}},
             "components_description.A.componentName",
@@ -203,6 +215,9 @@ def test_an_image_that_no_engine_can_have_is_a_warning(image, suggestion):
         "empty image",
         "option as an image",
         "path as an image",
+        "unknown kind of engine",
+        "no kind of engine",
+        "text as kinds of engines",
         "another key",
         "dot in a key",
         "too many components",

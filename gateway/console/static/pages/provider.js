@@ -42,6 +42,7 @@ function overview(provider, path, session, reload) {
       ["owner", provider.owner || apiWord("admins")],
       ["revision", provider.revision],
       ["protocol", provider.protocol],
+      ["engine kinds", (provider.metadata.engine_kinds ?? []).join(listSeparator)],
       ["extra rights", extraRights(provider.granted)],
       ["attestation", attestationText(provider.attestation)],
       ["used by", provider.jobs.join(listSeparator)],
