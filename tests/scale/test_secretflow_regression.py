@@ -1,22 +1,26 @@
 """SecretFlow's published regression at two nodes, compared with the same one in the open.
 
-It trains in `cheetah`, the default protocol, which needs no trust.
+It trains in `cheetah`, the default protocol, which needs no trust. The guest's data is in S3, the
+host's in HDFS.
 """
 
 import csv
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import storages as real
 from tests.cli import call
 from tests.e2e import jobs
-from tests.e2e.nodes import Node, example
+from tests.e2e.nodes import Federation, Node, example
 from tests.e2e.test_secretflow import PYTHON, VENDOR, built_image, federation_of
+from tests.e2e.test_storages import settings_of, top_folders
 from tests.e2e.test_training import deploy, predict, write_rows_without_labels
 
 pytestmark = [pytest.mark.scale, pytest.mark.secretflow, pytest.mark.docker]
@@ -37,6 +41,39 @@ def image(tmp_path: Path) -> Iterator[str]:
     """The example's image, without the packages."""
     with built_image(tmp_path / "image", ["python3", "-m", "sfvendor"]) as name:
         yield name
+
+
+@pytest.fixture
+def places() -> Iterator[dict[str, real.Place]]:
+    """The storage of each node: a bucket at the guest, a folder of HDFS at the host."""
+    with real.bucket() as bucket, real.folder() as folder:
+        yield {
+            jobs.GUEST: bucket,
+            jobs.HOST: folder,
+        }
+
+
+@pytest.fixture
+def federation(
+    image: str,
+    places: dict[str, real.Place],
+    tmp_path: Path,
+) -> Iterator[Federation]:
+    """Two nodes with the vendor; each has its party's table in its storage."""
+    federation = federation_of(tmp_path / "nodes", "secretflow", image, COMMAND)
+    guest = federation[jobs.GUEST]
+    host = federation[jobs.HOST]
+    role = os.environ["BFIA_TEST_S3_ROLE"]
+    guest.settings["storages"] = settings_of(places[jobs.GUEST], role=role)
+    host.settings["storages"] = settings_of(places[jobs.HOST])
+    registration = example(REGISTRATION)
+    registration["metadata"]["image"] = image
+    with federation:
+        for node in (guest, host):
+            node.register(registration)
+        jobs.upload(guest, "guest")
+        jobs.upload(host, "host")
+        yield federation
 
 
 def regression_job() -> Any:
@@ -175,32 +212,29 @@ def probabilities(node: Node, job_id: str) -> dict[str, float]:
     return {row["id"]: float(row["probability"]) for row in csv.DictReader(io.StringIO(table))}
 
 
-def test_a_regression_in_secret_shares_is_as_good_as_in_the_open(image, tmp_path):
+@pytest.mark.s3
+@pytest.mark.hdfs
+def test_a_regression_in_secret_shares_is_as_good_as_in_the_open(federation, places, tmp_path):
     """It trains on the common rows, and predicts others with the model of both parties."""
-    registration = example(REGISTRATION)
-    registration["metadata"]["image"] = image
-    with federation_of(tmp_path / "nodes", "secretflow", image, COMMAND) as federation:
-        guest = federation[jobs.GUEST]
-        host = federation[jobs.HOST]
-        for node, role in ((guest, "guest"), (host, "host")):
-            # Containers of Docker read the storage as another user.
-            node.storage.chmod(0o755)
-            node.register(registration)
-            jobs.upload(node, role)
-        write_rows_without_labels(tmp_path / "new.csv")
-        guest.upload(tmp_path / "new.csv", "testspace", "new_guest")
+    guest = federation[jobs.GUEST]
+    host = federation[jobs.HOST]
+    write_rows_without_labels(tmp_path / "new.csv")
+    guest.upload(tmp_path / "new.csv", "testspace", "new_guest")
 
-        job_id = guest.submit(regression_job())
-        guest.wait_job(job_id, 600)
-        deploy(federation, job_id)
-        prediction_id = predict(guest, job_id, guest="new_guest", host="test_host")["job_id"]
-        guest.wait_job(prediction_id, 600)
+    job_id = guest.submit(regression_job())
+    guest.wait_job(job_id, 600)
+    deploy(federation, job_id)
+    prediction_id = predict(guest, job_id, guest="new_guest", host="test_host")["job_id"]
+    guest.wait_job(prediction_id, 600)
 
-        trained = probabilities(guest, job_id)
-        predicted = probabilities(guest, prediction_id)
-        report = json.loads(download(guest, job_id, "guest.0", "report"))
-        guest_model = json.loads(download(guest, job_id, "guest.0", "model"))
-        host_model = json.loads(download(host, job_id, "host.0", "model"))
+    for node, role in ((guest, "guest"), (host, "host")):
+        assert f"{prediction_id}-{role}-0" in top_folders(places[node.id])
+        assert os.listdir(node.storage) in ([], [".staging"])
+    trained = probabilities(guest, job_id)
+    predicted = probabilities(guest, prediction_id)
+    report = json.loads(download(guest, job_id, "guest.0", "report"))
+    guest_model = json.loads(download(guest, job_id, "guest.0", "model"))
+    host_model = json.loads(download(host, job_id, "host.0", "model"))
     ids = list(trained)
     scores = list(trained.values())
     approximate, labels = plain_probabilities(ids, approximate_sigmoid)

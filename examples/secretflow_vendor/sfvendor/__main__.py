@@ -15,6 +15,7 @@ from types import FrameType
 from sfvendor import container
 from sfvendor.channel import Channel
 from sfvendor.relay import Relay, http_post
+from sfvendor.storage import StorageFailed
 
 COMPONENTS = {
     "PSI": "sfvendor.intersection",
@@ -22,6 +23,7 @@ COMPONENTS = {
 }
 RUN = "run"  # the argument of the process of the component
 STOPPED = 143
+REPORTED = 3  # exit code of the process of the component: it has reported its failure
 SUCCESS = "0000"
 FAILURE = "9999"
 
@@ -42,11 +44,13 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, stop)
     container.report("RUNNING")
-    if component.wait() != 0:
+    exit_code = component.wait()
+    if exit_code == 0:
+        container.report("SUCCESS", SUCCESS)
+        return 0
+    if exit_code != REPORTED:
         container.report("FAILED", FAILURE)
-        return 1
-    container.report("SUCCESS", SUCCESS)
-    return 0
+    return 1
 
 
 def run_component() -> int:
@@ -58,9 +62,10 @@ def run_component() -> int:
         return 1
     try:
         importlib.import_module(module).run()
-    except container.BadInput as error:
+    except (container.BadInput, StorageFailed) as error:
         print(f"error {error}", flush=True)
-        return 1
+        container.report("FAILED", FAILURE, str(error))
+        return REPORTED
     return 0
 
 

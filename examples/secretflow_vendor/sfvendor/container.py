@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import http.client
+import io
 import json
 import os
 import re
 import time
 import urllib.request
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from sfvendor.storage import Storage, StorageFailed, open_storage
 
 NODE_ID = "config.node_id."
 PARAMETER = "runtime.component.parameter."
+METADATA = "metadata"
 REPORT_SECONDS = 60.0  # for which a callback is repeated: the gateway may be restarting
 PAUSE = 1.0  # seconds before it is repeated
 
@@ -72,20 +76,49 @@ def choice(name: str, allowed: Sequence[str]) -> str:
 
 
 def read_table(name: str) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of an input. Raises `BadInput`."""
-    folder = _folder("input", name)
-    if folder is None or not folder.is_dir():
+    """Return the header and the rows of an input. Raises `BadInput` and `StorageFailed`."""
+    path = path_of("input", name)
+    if path is None:
         raise BadInput(f"the input {name} is missing")
-    files = [file for file in folder.iterdir() if re.fullmatch(r"data_\d+", file.name)]
     header: list[str] = []
     rows: list[list[str]] = []
-    for file in sorted(files, key=lambda file: int(file.name.removeprefix("data_"))):
-        with file.open(encoding="utf-8", newline="") as text:
-            header, *partition = csv.reader(text)
+    with naming(f"the input {name} cannot be read"):
+        storage = storage_of_run()
+        for file in partitions_of(storage, path):
+            content = read_file(storage, path, file)
+            try:
+                header, *partition = csv.reader(io.StringIO(content))
+            except (csv.Error, ValueError):
+                raise BadInput(f"the input {name} is not a table: see its {file}") from None
             rows += partition
     if not rows:
         raise BadInput(f"the input {name} has no rows")
     return header, rows
+
+
+def partitions_of(storage: Storage, path: str) -> list[str]:
+    """Return the names of a table's files in order. Raises `StorageFailed`.
+
+    Their number is in the metadata, which not every table has.
+    """
+    names = storage.names(path)
+    count = sum(bool(re.fullmatch(r"data_\d+", name)) for name in names)
+    if METADATA in names:
+        metadata = read_file(storage, path, METADATA)
+        try:
+            count = int(json.loads(metadata).get("partitions", count))
+        except (ValueError, TypeError, AttributeError):
+            raise StorageFailed("its metadata is invalid") from None
+    return [f"data_{number}" for number in range(max(count, 1))]
+
+
+def read_file(storage: Storage, path: str, name: str) -> str:
+    """Return the text of a file of an input. Raises `StorageFailed`."""
+    with naming(name):
+        try:
+            return storage.read(f"{path}/{name}").decode()
+        except UnicodeDecodeError:
+            raise StorageFailed("it is not UTF-8 text") from None
 
 
 def write_table(
@@ -94,21 +127,23 @@ def write_table(
     rows: Iterable[Sequence[Any]],
     id_column: str,
 ) -> None:
-    """Write an output that the job asks for: its data, then its metadata."""
-    folder = _output_folder(name)
-    if folder is None:
+    """Write an output that the job asks for: its data, then its metadata.
+
+    Raises `StorageFailed`.
+    """
+    path = path_of("output", name)
+    if path is None:
         return
-    count = 0
-    with (folder / "data_0").open("w", encoding="utf-8", newline="") as text:
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(header)
-        for row in rows:
-            writer.writerow(row)
-            count += 1
+    namespace, _, table_name = path.rpartition("/")
+    rows = list(rows)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
     metadata = {
-        "namespace": folder.parent.name,
-        "name": folder.name,
-        "count": count,
+        "namespace": namespace,
+        "name": table_name,
+        "count": len(rows),
         "partitions": 1,
         "data_type": "dense",
         "id_column": id_column,
@@ -117,48 +152,69 @@ def write_table(
             for column in header
         ],
     }
-    (folder / "metadata").write_text(json.dumps(metadata), encoding="utf-8")
+    write_files(name, path, {"data_0": text.getvalue(), METADATA: json.dumps(metadata)})
 
 
 def write_json(
     name: str,
     value: Any,
 ) -> None:
-    """Write a report or a model that the job asks for."""
-    folder = _output_folder(name)
-    if folder is not None:
-        (folder / "data_0").write_text(json.dumps(value), encoding="utf-8")
+    """Write a report or a model that the job asks for. Raises `StorageFailed`."""
+    path = path_of("output", name)
+    if path is not None:
+        write_files(name, path, {"data_0": json.dumps(value)})
+
+
+def write_files(name: str, path: str, files: Mapping[str, str]) -> None:
+    """Write the files of an output, one after the other. Raises `StorageFailed`."""
+    with naming(f"the output {name} cannot be written"):
+        storage = storage_of_run()
+        for file, text in files.items():
+            with naming(file):
+                storage.write(f"{path}/{file}", text.encode())
 
 
 def read_json(name: str) -> Any:
-    """Return the content of an input that is a model; None without it. Raises `BadInput`."""
-    folder = _folder("input", name)
-    if folder is None:
+    """Return the content of an input that is a model; None without it.
+
+    Raises `BadInput` and `StorageFailed`.
+    """
+    path = path_of("input", name)
+    if path is None:
         return None
+    with naming(f"the input {name} cannot be read"):
+        storage = storage_of_run()
+        text = read_file(storage, path, "data_0")
     try:
-        return json.loads((folder / "data_0").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"the input {name} cannot be read: {error}") from None
+        return json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"the input {name} is not JSON: {error}") from None
 
 
-def _output_folder(name: str) -> Path | None:
-    """Return the new folder of an output; None if the job does not ask for it."""
-    folder = _folder("output", name)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def storage_of_run() -> Storage:
+    """Return the storage of the inputs and outputs. Raises `StorageFailed`."""
+    return open_storage(environment.get("system.storage", ""))
 
 
-def _folder(
+def path_of(
     kind: str,
     name: str,
-) -> Path | None:
+) -> str | None:
+    """Return the path of an input or output in the storage; None if the job has none."""
     text = environment.get(f"runtime.component.{kind}.{name}")
     if not text:
         return None
     address = json.loads(text)
-    root = Path(environment["system.storage"].removeprefix("file://"))
-    return root / address["namespace"] / address["name"]
+    return f"{address['namespace']}/{address['name']}"
+
+
+@contextlib.contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Say in the text of a `StorageFailed` what has failed."""
+    try:
+        yield
+    except StorageFailed as error:
+        raise StorageFailed(f"{what}: {error}") from None
 
 
 # ------------------------------------------------------------ callbacks
