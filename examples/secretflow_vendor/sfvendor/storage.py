@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -194,6 +195,7 @@ def open_operator(
     # Imported late: runs with data in a folder do without it.
     import opendal  # noqa: PLC0415
 
+    provide_authorities()
     retries = opendal.layers.RetryLayer(
         max_times=RETRIES,
         min_delay=FIRST_PAUSE,
@@ -203,6 +205,19 @@ def open_operator(
         return opendal.Operator(service, **settings).layer(retries)
     except opendal.exceptions.ConfigInvalid as error:
         raise StorageFailed(f"system.storage cannot be used: {cause_of(error)}") from None
+
+
+def provide_authorities() -> None:
+    """Use certifi's certificate authorities in an image without any.
+
+    Opendal needs some even for plain HTTP.
+    """
+    import certifi  # noqa: PLC0415
+
+    paths = ssl.get_default_verify_paths()
+    has_folder = paths.capath is not None and bool(os.listdir(paths.capath))
+    if not paths.cafile and not has_folder:
+        os.environ["SSL_CERT_FILE"] = certifi.where()
 
 
 def cause_of(error: Exception) -> str:
