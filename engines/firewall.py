@@ -193,7 +193,7 @@ class MemberFirewall(Firewall):
     """
 
     def __init__(self, bridge: str, address: str) -> None:
-        """``address``: of the gateway in the bridge's network."""
+        """``address``: the gateway's, in the bridge's network."""
         super().__init__(bridge, owner="", forwarded=True)
         self._address = address
 

@@ -203,7 +203,7 @@ def _start_of_tail(source: BinaryIO, tail_start: int, size: int) -> int:
     """Return where the retained end of a file starts: at the next line after ``tail_start``.
 
     Without a line break soon after ``tail_start``, the retained end starts at ``tail_start``.
-    ``size``: of the file, in bytes.
+    ``size``: the file's, in bytes.
     """
     start_of_tail = os.pread(
         source.fileno(),

@@ -585,7 +585,7 @@ def _keys(model: Any, location: Sequence[Any]) -> list[str]:
 def _models_at(model: Any, location: Sequence[Any]) -> "list[type[BaseModel]]":
     """Return the possible models of an object in the input; empty if they are not known.
 
-    - ``model``: of the whole input, or a union of models; None if it is not known
+    - ``model``: the model of the whole input, or a union of models; None if it is not known
     - ``location``: the keys and indices on the way to the object
     """
     models = list(_models(model))

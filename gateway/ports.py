@@ -404,7 +404,7 @@ class JobSelection:
 
     flow_id: str | None = None  # only jobs of this flow
     since: datetime | None = None  # only jobs created from this time on
-    limit: int | None = None  # at most so many, the newest
+    limit: int | None = None  # only this number of jobs, the newest; None: all
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class CountedLine:
         url: str,
         round_trips: list[str] | None = None,
     ) -> None:
-        """``url``: of the listener at the other end.
+        """``url``: the listener's at the other end.
 
         ``round_trips``: the list of another line, for the order of both lines' round trips.
         """
@@ -63,7 +63,7 @@ class CountedLine:
         return f"{self._scheme}://127.0.0.1:{port}"
 
     def gather(self, requests: int) -> None:
-        """Clear the notes, and hold the responses back until so many requests have begun."""
+        """Clear the notes, and hold the responses back until ``requests`` requests have begun."""
         self.round_trips.clear()
         self._awaited = requests
         self._loop.call_soon_threadsafe(self._passing.clear)

@@ -67,7 +67,7 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
     def _exit_code(self, timeout: float | None) -> int | None:
-        """Wait for the exit code for so many seconds (None: without limit); None if it runs on."""
+        """Wait for the exit code, at most ``timeout`` seconds if given; None if it runs on."""
         deadline = None
         if timeout is not None:
             deadline = time.monotonic() + timeout

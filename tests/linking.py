@@ -44,7 +44,7 @@ def linked_nodes(world: World, **changes: Any) -> tuple[Node, Node]:
 
 
 def wait_for_links(node: Gateway, partner: str, count: int) -> None:
-    """Wait until so many links of a partner end at a node."""
+    """Wait until ``count`` links of a partner end at a node."""
     wait_for(
         lambda: node.links.count(partner) == count,
         ANSWER_SECONDS,

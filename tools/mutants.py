@@ -234,7 +234,7 @@ def run(count: int, seed: str) -> None:
 
 
 def select_targets(count: int, seed: str) -> list[Target]:
-    """Return so many functions that can be broken, the same ones for the same seed."""
+    """Return ``count`` functions that can be broken, the same ones for the same seed."""
     targets = []
     for package in PACKAGES:
         for path in Path(package).rglob("*.py"):

@@ -41,7 +41,7 @@ _RECEIVE_SIZE = 65536  # bytes
 _MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's headers
 # A response may have this many times the bytes of the largest body, as small chunks add framing.
 _MAX_WIRE_FACTOR = 4
-# A peer counts as in use for so many seconds after a request, so that a daily job finds an open
+# Seconds after its last request for which a peer counts as in use; a daily job then finds an open
 # connection.
 _IN_USE_SECONDS = 26 * 3600.0
 # Seconds between two requests that keep a connection, which is also how often `Connections.keep`

@@ -379,7 +379,7 @@ class FilePart:
             data = self._rest.read(_BATCH)
             if not data:
                 return after
-            # The rest is dropped: a form with so many bytes after its file is refused anyway.
+            # The rest is dropped: a form with this much after its file is refused anyway.
             after = (after + data)[: 2 * _LARGEST_FIELDS]
 
     def stop(self) -> None:

@@ -155,7 +155,7 @@ class _ListQuery(BaseModel):
         default=None,
         ge=1,
         le=_MOST_LISTED_JOBS,
-        description="extension: at most so many jobs, the newest",
+        description="extension: only this number of jobs, the newest",
     )
 
 

@@ -288,7 +288,7 @@ def _is_below(path: str, folders: Sequence[str]) -> bool:
 def _executable_of(image: Image, command: Sequence[str] | None) -> str:
     """Return the first word of a container's command line.
 
-    ``command``: of the run; None: the image's. Raises `CommandNotFound` if the command line or its
+    ``command``: the run's; None: the image's. Raises `CommandNotFound` if the command line or its
     first word is empty.
     """
     arguments = command
@@ -307,7 +307,7 @@ def _candidate_paths(
 ) -> Iterator[str]:
     """Yield the paths where a container looks for an executable, in the order of the search.
 
-    ``environment``: of the run; its ``PATH`` replaces the image's.
+    ``environment``: the run's; its ``PATH`` replaces the image's.
     """
     if "/" in executable:
         yield posixpath.join(image.working_directory(TEMPORARY), executable)
@@ -321,7 +321,7 @@ def _candidate_paths(
 def _check_uids(user: str, lines: Sequence[str]) -> None:
     """Raise `CreateFailed` unless every line for a user gives a plain uid other than root's.
 
-    ``lines``: of a users file, read as daemons do: spaces around a line or a name do not count.
+    ``lines``: a users file's, read as daemons do: spaces around a line or a name do not count.
     """
     for line in lines:
         name, *fields = line.strip().split(":")

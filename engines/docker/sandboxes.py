@@ -44,8 +44,8 @@ _LOOK_INTERVAL = 10.0  # seconds between two looks for idle sandboxes
 _CLOSE_TIMEOUT = 30.0  # seconds that closing waits for the thread
 _PARALLEL_REMOVALS = 4
 
-# A daemon that shuts down waits so many seconds before it kills a sandbox, whose program ignores
-# SIGTERM. The wait can be short, as the run in the sandbox has ended by then.
+# Seconds that a daemon which shuts down waits before it kills a sandbox, whose program ignores
+# SIGTERM. The wait can be short, as the run in the sandbox has ended before.
 _STOP_TIMEOUT = 2
 
 
@@ -77,7 +77,7 @@ class Sandboxes:
         user: str,
         dns: list[str] | None,
     ) -> None:
-        """``labels``: of sandboxes, with the owner.
+        """``labels``: the labels of sandboxes, with the owner.
 
         ``run_filters``: select the runs that may use sandboxes. ``limit``: the most sandboxes that
         are kept; 0: none. ``user``, ``dns``: of sandboxes; ``dns`` None: the daemon's resolvers.

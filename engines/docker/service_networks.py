@@ -44,7 +44,7 @@ class ServiceNetworks:
         labels: Mapping[str, str],
         owner: str,
     ) -> None:
-        """``name``: of the node's own network.
+        """``name``: the name of the node's own network.
 
         ``owner``: the gateway, if several share the networks.
         """

@@ -35,7 +35,7 @@ class RunDirectory:
     """One run's directory; `engines.process.supervisor` describes its files."""
 
     def __init__(self, path: Path) -> None:
-        """``path``: of the directory, which need not exist."""
+        """``path``: the directory, which need not exist."""
         self.path = path
 
     def create(self, labels: Mapping[str, str]) -> None:

@@ -214,7 +214,7 @@ def _remote_entry(
     remote: Remote,
     failure: StorageFailed | None,
 ) -> dict[str, Any]:
-    """Return a storage as responses show it; ``failure``: of its last access, None if it worked."""
+    """Return a storage as responses show it; ``failure``: why its last access failed."""
     cause = ""
     if failure is not None:
         cause = f"{failure.reason}: {failure.message}"

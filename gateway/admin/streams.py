@@ -240,9 +240,7 @@ def log(
     ] = Level.DEBUG,
     tail: Annotated[
         Number | None,
-        Query(
-            description="only so many of the last lines; with `follow` also all lines from now on"
-        ),
+        Query(description="number of the last lines; with `follow` also all lines from now on"),
     ] = None,
     follow: Annotated[
         bool, Query(description="1: server-sent events until the run is over")

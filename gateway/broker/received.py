@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 _MOST_SERIES = 256  # per session; the oldest one is forgotten
 # Ranges of a series; beyond that, the lowest gap counts as received: a message that was overtaken
-# by so many others does not arrive any more.
+# by more than these does not arrive any more.
 _MOST_RANGES = 100
 
 

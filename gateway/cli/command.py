@@ -160,7 +160,7 @@ def loaded_from(
 ) -> type[TyperGroup]:
     """Return a class of groups that import their commands when they are used.
 
-    - ``modules``: of this package; the first defines the `typer.Typer` of the group, and the
+    - ``modules``: modules of this package; the first defines the group's `typer.Typer`, and the
       others add commands to it
     - ``app_name``: the name of that `typer.Typer` in its module
     - ``default_command``: what runs if the command line names no command of the group

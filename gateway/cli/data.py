@@ -548,7 +548,7 @@ def grant(
     dataset: DatasetId,
     node_id: options.NodeId,
     days: Annotated[
-        float, typer.Option(min=0, help="For so many days; 0: until it is revoked.")
+        float, typer.Option(min=0, help="Valid for this number of days; 0: until it is revoked.")
     ] = 0.0,
     reason: options.Reason = "",
     force: Annotated[

@@ -116,7 +116,7 @@ def logs(
     job_id: options.JobId,
     task: TaskOption = "",
     party: PartyOption = "",
-    tail: Annotated[int, typer.Option(min=0, help="Only so many lines at the end; 0: all.")] = 0,
+    tail: Annotated[int, typer.Option(min=0, help="Number of lines, from the end; 0: all.")] = 0,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run is over.")
     ] = False,

@@ -52,7 +52,7 @@ def t(text: str) -> str:
 def requested_language(arguments: Sequence[str]) -> str:
     """Return the language of ``--lang`` before the command's name, else that of the environment.
 
-    ``arguments``: of the command line. Typer parses them later; its refusals need the language.
+    ``arguments``: the command line's. Typer parses them later; its refusals need the language.
     """
     for word, next_word in zip(arguments, [*arguments[1:], ""], strict=False):
         if not word.startswith("-"):

@@ -321,10 +321,10 @@ Days = Annotated[
     typer.Option(
         min=0,
         max=36_500,
-        help="For so many days.",
+        help="Valid for this number of days.",
     ),
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="For so many jobs.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Valid for this number of jobs.")]
 Scope = Annotated[
     list[str] | None,
     typer.Option(
@@ -702,7 +702,7 @@ def _permit_text(application: Mapping[str, Any]) -> str:
 
 
 def _expiry(days: float | None) -> str | None:
-    """Return the time so many days from now; None without a limit."""
+    """Return the time ``days`` days from now; None without a limit."""
     if days is None:
         return None
     return (datetime.now(UTC) + timedelta(days=days)).isoformat()

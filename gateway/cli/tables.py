@@ -123,8 +123,8 @@ def listing(
 ) -> None:
     """Print one page of a list as a `table`, and the option for the next page.
 
-    - ``key``: of the list in the page; an empty list with an entry in `NEXT_STEPS` is replaced by
-      that text
+    - ``key``: the list's key in the page; an empty list with an entry in `NEXT_STEPS` is replaced
+      by that text
     - ``noun``: for one entry of the list; without a ``title``, the number of entries is the title
     - ``dispensable``, ``red``: see `table`
     """

@@ -47,8 +47,8 @@ def find_origins(
 def origin_of(path: str, origins: Mapping[str, Origin]) -> Origin:
     """Return the origin of a setting's value.
 
-    - ``path``: of the setting, such as ``engine.docker.allow``
-    - ``origins``: of the settings that were set, from `find_origins`
+    - ``path``: the setting's path, such as ``engine.docker.allow``
+    - ``origins``: where settings were set, from `find_origins`
 
     For a section that was set key by key, this is the origin of its first key that was set. For a
     value inside something that was set as a whole, it is the origin of the nearest such section.
@@ -76,7 +76,7 @@ def place_of(file: Path, path: str) -> str:
     """Return where to look for a setting: the variable or the line that sets it.
 
     - ``file``: the configuration file
-    - ``path``: of the setting, such as ``engine.kind``
+    - ``path``: the setting's path, such as ``engine.kind``
 
     A line is written as ``gateway.yml:12``. For a setting that is missing it is the line of the
     nearest section around the setting. The result is "" if neither a variable nor the file has the

@@ -20,15 +20,15 @@ from gateway.errors import StorageAway, StorageFailed
 
 # Lengths of a session in seconds, by the limits of STS.
 _MAX_SECONDS = 12 * 3600  # no role allows more
-_SAFE_SECONDS = 3600  # every role allows so many
+_SAFE_SECONDS = 3600  # every role allows this length
 _MIN_SECONDS = 900  # no role allows less
 
 _ID_PREFIX = "BfiaEndedRuns"  # of the ids of our statements in a bucket's policy
-# The statement of a day denies at most so many sessions, the newest ones: the policy of a bucket
-# may have 20 KiB.
+# Sessions that the statement of a day denies at most, the newest ones: the policy of a bucket may
+# have 20 KiB.
 _MAX_DENIED = 150
 # A policy can only be replaced as a whole, so another gateway may overwrite a change. After a pause
-# the policy is read again, and a change that is gone is repeated, at most so many times.
+# the policy is read again, and a change that is gone is repeated, at most this often.
 _TRIES = 10
 PAUSE = 0.2  # seconds between two of these tries
 _POLICY_LOCK = threading.Lock()  # held while a policy is read and replaced

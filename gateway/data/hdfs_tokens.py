@@ -160,7 +160,7 @@ def _fields(data: bytes) -> Iterator[bytes]:
         first = int.from_bytes(data[position : position + 1], "big", signed=True)
         position += 1
         length = first
-        if first < _SMALLEST_LENGTH:  # the length follows, in so many bytes
+        if first < _SMALLEST_LENGTH:  # the length itself follows
             size = _SMALLEST_LENGTH - first
             length = int.from_bytes(data[position : position + size], "big")
             position += size

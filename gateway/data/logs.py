@@ -137,7 +137,7 @@ class RunLogs:
         ``task_id`` is the id of one attempt. A task that has not started here yet has no lines.
 
         - ``level``: only lines of this level or worse
-        - ``length``: at most so many lines; None: as many as a response holds
+        - ``length``: largest number of lines; None: as many as a response holds
         - ``role``: only runs of this role or party (``guest``, ``guest.0``); "": all
 
         Raises `NotFound`, `Busy`.

@@ -119,7 +119,7 @@ class _Collector:
     ) -> None:
         """Collect from a value and everything below it.
 
-        - ``path``: of the value in the report
+        - ``path``: the value's path in the report
         - ``depth``: the number of objects around it; an object with `DEEPEST` around is left out
         """
         if isinstance(value, list):
@@ -137,7 +137,7 @@ class _Collector:
     ) -> None:
         """Collect from each value of an object.
 
-        - ``path``: of the object itself
+        - ``path``: the object's own path
         - ``depth``: the number of objects around it
         """
         for key, value in content.items():

@@ -150,7 +150,7 @@ class Lines:
     ) -> None:
         """Begin at a file's position.
 
-        - ``name``: of the file, for problems
+        - ``name``: the file's name, for problems
         - ``keep``: keep the raw lines for `take`
         """
         self.name = name

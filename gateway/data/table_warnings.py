@@ -13,7 +13,7 @@ Row = tuple[int, list[str]]  # the number of its first line, and its cells
 
 _SAMPLE_ROWS = 20  # first rows, which are searched for cells with several values
 _LONGEST_SEARCHED = 10_000  # characters of a cell that is searched
-_NUMBERS_PER_TEXT = 50  # texts are unusual if their column has so many numbers for each text
+_NUMBERS_PER_TEXT = 50  # numbers for each text of a column, from which on texts are unusual
 _MOST_LINES = 3  # lines with text among numbers that get a warning each
 _MOST_COLUMNS = 5  # names in one warning
 _LONGEST_CELL = 60  # characters of an example
@@ -144,7 +144,7 @@ class TableWarnings:
     ) -> None:
         """Note the first text in a column of numbers, if texts are few there.
 
-        - ``index``: of the column in each row
+        - ``index``: the column's index in each row
         - ``earlier_numbers``: in the column before these rows; its empty cells count as numbers
 
         Texts are few if there are `_NUMBERS_PER_TEXT` numbers for each, or two numbers for a single

@@ -322,7 +322,7 @@ def write_table(
     """Write the partitions of an upload; return the dataset. Raises `Invalid` with every problem.
 
     - ``scratch``: path of a temporary file for the match ids of a large table
-    - ``origin``: of the uploaded file, as ``file:<name>`` or ``path:<path>``
+    - ``origin``: where the uploaded file comes from, as ``file:<name>`` or ``path:<path>``
 
     The file is read once, block by block. Most blocks are plain, and are stored as they are.
     """

@@ -244,7 +244,7 @@ def _certificate_risks(
     """Yield the risks of certificates that can be used.
 
     - ``identities``: the TLS files of routes
-    - ``expiries``: of all certificates; a risk from `EXPIRES_SOON` days before the end on
+    - ``expiries``: the ends of all certificates; a risk from `EXPIRES_SOON` days before the end on
     - ``outdated``: the listener's files that changed after its start
     """
     if outdated:

@@ -272,7 +272,7 @@ def rehearse(
 ) -> list[Difference]:
     """Return the exchanges that a new version answers otherwise than the present one.
 
-    - ``config``: of the node, which may be running; it is not changed
+    - ``config``: configuration of the node, which may be running; it is not changed
     - ``folder``: an empty one, for the copies
 
     Both versions begin with the same database, so that a difference is one of the versions. Raises

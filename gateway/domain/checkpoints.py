@@ -18,7 +18,7 @@ _FATE_STEP = re.compile(r"(?P<number>\d{1,18})(?P<series>#).*")
 def superseded(names: Iterable[str], keep: int) -> list[str]:
     """Return the entries of a task's folder that are older than its newest checkpoints, sorted.
 
-    - ``names``: of all entries of the folder
+    - ``names``: the names of all entries of the folder
     - ``keep``: the number of checkpoints that stay, at least 1
 
     The newest checkpoints are those with the highest steps. Steps of different words, such as

@@ -9,7 +9,7 @@ from gateway.domain.datasets import Grant
 from gateway.domain.spec import NodeId
 
 SOON = timedelta(days=30)  # remaining time in which a permission counts as near its end
-_FEW_JOBS = 10  # a permit is near its end with one in so many of its jobs left
+_FEW_JOBS = 10  # a permit is near its end when a tenth of its jobs is left
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ class Connection(HttpToolsProtocol):
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("Invalid HTTP request received.")
         # One header, or one size line of a chunk, is longer than the limit: the parser has not
-        # called back for so many bytes.
+        # called back since its beginning.
         is_stuck_in_one_part = self._unparsed > _MOST_HEAD
         if is_stuck_in_one_part and not self.transport.is_closing():
             self.send_400_response("")  # becomes 431, which has its own text

@@ -213,7 +213,7 @@ class ExchangeBook:
     """Keeps the last exchanges of each partner in memory, and writes them to files now and then."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: of the files; it is created with the first of them."""
+        """``folder``: the files' folder; it is created with the first file."""
         self._folder = folder
         self._lock = Lock()
         # By partner and kind, the oldest first

@@ -66,7 +66,7 @@ class Peers:
     def scheduler(self, node: NodeId, protocol: str) -> SchedulerApi:
         """Return a node's scheduler: our own, or a client in the protocol that the node speaks.
 
-        ``protocol``: of the job.
+        ``protocol``: the job's.
         """
         require_no_transaction()
         if node == self.node:
@@ -77,7 +77,7 @@ class Peers:
     def participant(self, node: NodeId, protocol: str) -> ParticipantApi:
         """Return a node's participant: our own, or a client in the protocol that the node speaks.
 
-        ``protocol``: of the job.
+        ``protocol``: the job's.
         """
         require_no_transaction()
         if node == self.node:

@@ -16,8 +16,8 @@ HEAVY = 0.1
 PROGRESS = 0.02
 HEAVIER = 2.0  # least ratio of the processor times of a job that yields and the other
 
-# The thread of a job that yields pauses after its work for so many times the processor time of it,
-# for each thread of the job: all of them together take a tenth of the time of one.
+# A thread of a job that yields pauses for this multiple of the processor time of its last work,
+# times the number of such threads: all of them together take a tenth of the time of one.
 PAUSE_FACTOR = 10.0
 LONGEST_PAUSE = 0.25  # seconds
 

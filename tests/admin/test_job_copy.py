@@ -36,7 +36,7 @@ def a_scheduled_job(
     dag: str,
     **changes: Any,
 ) -> Job:
-    """Build an ended job of a guest here and a host elsewhere; ``changes``: of its spec."""
+    """Build an ended job of a guest here and a host elsewhere; ``changes``: fields of its spec."""
     spec = a_spec(dag, ROLES, job_id=job_id, **changes)
     job = a_job(spec.dag, JobStatus.FINISHED, spec=spec)
     return replace(job, outcome=Outcome.STOPPED, ended_at=T0)

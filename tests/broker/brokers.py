@@ -71,7 +71,7 @@ async def pop(
 
 
 async def pop_times(broker, count, **kwargs):
-    """Pop so many times and return the payloads; None for each pop without a message."""
+    """Pop ``count`` times and return the payloads; None for each pop without a message."""
     return [await pop(broker, **kwargs) for _ in range(count)]
 
 
@@ -114,7 +114,7 @@ class LoopClock:
         self.now = self.start
 
     async def move_to(self, seconds):
-        """Set the clock to so many seconds after its start, and let the timers that are due run."""
+        """Set the clock to ``seconds`` after its start, and let the timers that are due run."""
         self.now = self.start + seconds
         for _ in range(3):
             await asyncio.sleep(0)

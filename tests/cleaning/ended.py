@@ -27,7 +27,7 @@ KEYS = {
 
 
 def ago(seconds: float) -> datetime:
-    """Return the time so many seconds before now."""
+    """Return the time ``seconds`` seconds before now."""
     return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
@@ -99,7 +99,7 @@ def a_job_over(
     scheduler: str = ME,
     host: str = PEER,
 ) -> LocalJob:
-    """Build this node's record of a job that ended so many seconds ago."""
+    """Build this node's record of a job that ended ``seconds`` seconds ago."""
     spec = a_spec_of(job_id, scheduler, host)
     local = a_local_job(
         a_run_of(spec),
@@ -123,7 +123,7 @@ def left_behind(
     scheduler: str = ME,
     host: str = PEER,
 ) -> LocalJob:
-    """Store a job that ended so many seconds ago, with its logs and outputs on disk."""
+    """Store a job that ended ``seconds`` seconds ago, with its logs and outputs on disk."""
     local = a_job_over(job_id, seconds, scheduler, host)
     assert node.store.local_jobs.add(local, "flow")
     for run in local.runs:
@@ -138,7 +138,7 @@ def run_left_behind(
     job_id: str,
     seconds: float,
 ) -> Run:
-    """Store a job that ended so many seconds ago; return its only run."""
+    """Store a job that ended ``seconds`` seconds ago; return its only run."""
     (run,) = left_behind(node, job_id, seconds).runs
     return run
 

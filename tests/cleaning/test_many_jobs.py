@@ -28,7 +28,7 @@ def run_jobs(
     federation: Federation,
     count: int,
 ) -> None:
-    """Run so many jobs and wait until both nodes have cleaned up after them."""
+    """Run ``count`` jobs and wait until both nodes have cleaned up after them."""
     guest, host = federation.nodes.values()
     for start in range(0, count, AT_ONCE):
         for number in range(start, start + AT_ONCE):

@@ -201,7 +201,7 @@ def test_a_certificate_that_expires_soon_is_a_warning(tmp_path):
 def listen_with_certificate(
     folder: Path, days: int, with_client_ca: bool = False
 ) -> dict[str, Any]:
-    """Return listeners with a certificate for partners that is valid for so many days."""
+    """Return listeners with a certificate for partners that is valid for ``days`` days."""
     authority = Authority(
         folder / "ca",
         days=90,

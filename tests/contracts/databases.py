@@ -48,7 +48,7 @@ def postgresql_database(
     name: str,
     options: str = "",
 ) -> Iterator[str]:
-    """Create a PostgreSQL database and yield its URL; ``options``: of CREATE DATABASE."""
+    """Create a PostgreSQL database and yield its URL; ``options``: options of CREATE DATABASE."""
     base = sa.make_url(os.environ["BFIA_TEST_PG_URL"])
     server = sa.create_engine(
         base.set(database="postgres"),

@@ -98,7 +98,7 @@ def a_job_of_component(component: ComponentRef) -> JobSpec:
 
 
 def cores(count: int) -> dict[str, Any]:
-    """Return job parameters that request so many cores for each party."""
+    """Return job parameters that request ``count`` cores for each party."""
     resources = {"resources": {"cpu": count}}
     return {role: {"0": resources} for role in ROLES}
 

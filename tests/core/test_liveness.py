@@ -326,7 +326,7 @@ class Heart:
 
 
 def age_heartbeat(store, owner, seconds):
-    """Put a gateway's last heartbeat so many seconds earlier."""
+    """Put a gateway's last heartbeat ``seconds`` seconds earlier."""
     with store.write() as connection:
         connection.exec_driver_sql(
             f"update gateway set seen_at = seen_at - {seconds} where owner = '{owner}'"

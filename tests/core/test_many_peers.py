@@ -54,7 +54,7 @@ def a_node(world, peers, deadline):
 
 
 def together(count, **fields):
-    """Answer once so many peers are called: never, if they are called one after the other."""
+    """Answer once ``count`` peers are called: never, if they are called one after the other."""
     barrier = threading.Barrier(count)
     have_met = threading.Event()
 

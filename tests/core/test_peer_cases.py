@@ -196,7 +196,7 @@ def test_a_stop_that_races_the_start_leaves_nothing(site):
 
 
 def wait_for_timeline(site, job_id, length):
-    """Wait until a job's timeline has at least so many entries."""
+    """Wait until a job's timeline has at least ``length`` entries."""
 
     def is_long_enough():
         return len(site.node.store.timeline(job_id)) >= length

@@ -368,7 +368,7 @@ def test_a_block_that_is_plain_is_stored_as_row_by_row(content_and_upload, small
 
 
 def write_in_blocks(content, upload, block):
-    """Write a table from blocks of so many bytes.
+    """Write a table from blocks of ``block`` bytes.
 
     Returns the problems of a refused upload; else the results of the upload and the files, both
     without the parts that depend on the first block (sids and warnings).

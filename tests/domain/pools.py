@@ -42,5 +42,5 @@ def job_with_pool(
     cpu: float,
     **fields: Any,
 ) -> LocalJob:
-    """Build a local job whose pool has so many cores."""
+    """Build a local job whose pool has ``cpu`` cores."""
     return a_local_job(*runs, pool=Pool(Amounts.of(cpu), 1), **fields)

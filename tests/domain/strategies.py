@@ -55,7 +55,7 @@ def seldom(
     value: st.SearchStrategy[Any],
     one_in: int,
 ) -> st.SearchStrategy[Any]:
-    """Draw the value in one of so many cases, else None."""
+    """Draw the value in one of ``one_in`` cases, else None."""
     nothing = [st.none()] * (one_in - 1)
     return st.one_of(*nothing, value)
 
@@ -64,7 +64,7 @@ def some_of(
     items: Iterable[Any],
     one_in: int,
 ) -> st.SearchStrategy[frozenset[Any]]:
-    """Draw a set that has each item with a chance of one in so many."""
+    """Draw a set that has each item with a chance of one in ``one_in``."""
     candidates = list(items)
     draws = st.integers(0, one_in - 1)
     size = len(candidates)

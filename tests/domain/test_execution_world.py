@@ -39,7 +39,7 @@ def test_no_action_is_repeated_without_trouble(plot):
 
 
 def plot_of_two_tasks(*, stop_at: float | None = None, **programs: Program) -> ExecutionPlot:
-    """Return a plot with the tasks a and b of two parties; ``programs``: of the guest, by task."""
+    """Return a plot with the tasks a and b of two parties; ``programs``: the guest's, by task."""
     runs = [a_run(task, party=party) for task in ("a", "b") for party in (GUEST, HOST)]
     by_container = {f"bfia-{task}-guest.0": program for task, program in programs.items()}
     return ExecutionPlot(a_local_job(*runs), by_container, stop_at=stop_at)

@@ -501,7 +501,7 @@ def pick_independent_tasks(
     random: Random,
     limit: int,
 ) -> list[str]:
-    """Return up to so many tasks that can run in parallel, picked at random."""
+    """Return up to ``limit`` tasks that can run in parallel, picked at random."""
     picked: list[str] = []
     for task in random.sample(sorted(tasks), len(tasks)):
         if len(picked) == limit:

@@ -122,7 +122,7 @@ def agree_on_parameters(
     task: str,
     predecessors: int,
 ) -> ParametersAgreed:
-    """The nodes agree on new parameters of a task, knowing so many earlier amendments."""
+    """The nodes agree on new parameters of a task, knowing ``predecessors`` earlier amendments."""
     params = {"common": {task: {"x": 1}}}
     return ParametersAgreed(
         Amendment(amendment, params, "n2", "", at(2)),

@@ -269,7 +269,7 @@ def job_of(
     flow: dict[str, str] | None = None,
     **parameters: Any,
 ) -> Any:
-    """Return a job of tasks that last so many seconds each.
+    """Return a job of tasks that last ``lasting`` seconds each.
 
     ``register`` is the folder or the address where containers register their start. ``flow`` has
     the task that a task needs the output of. ``parameters`` are further ones of all tasks.

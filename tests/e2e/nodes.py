@@ -61,7 +61,7 @@ def _ports(pid: int) -> Iterator[int]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return so many loopback ports that are not in use."""
+    """Return ``count`` loopback ports that are not in use."""
     ports: list[int] = []
     while len(ports) < count:
         port = next(_ports(os.getpid()))
@@ -75,7 +75,7 @@ def free_ports(count: int) -> list[int]:
 LEAST = 300.0
 # The pause between two checks grows to this share of the time waited so far, ...
 _PAUSE_SHARE = 0.04
-# ... but at most to so many seconds: states that a test waits for last longer.
+# ... but at most to these seconds: states that a test waits for last longer.
 _LONGEST_PAUSE = 0.4
 # How often `Node.good_plan` asks for a plan
 _PLANS = 6

@@ -111,7 +111,7 @@ def ends_of_links(gateway: Node) -> list[str]:
 
 
 def wait_for_links(gateway: Node, count: int) -> None:
-    """Wait until the host has so many links, at all gateways of the open node together."""
+    """Wait until the host has ``count`` links, at all gateways of the open node together."""
     wait_for(
         lambda: len(ends_of_links(gateway)) == count,
         BACK_SECONDS,
@@ -130,7 +130,7 @@ def received(gateways: tuple[Node, Node], job_id: str) -> int:
 
 
 def wait_for_messages(gateways: tuple[Node, Node], job_id: str, count: int) -> None:
-    """Wait until a node has received so many messages of a job."""
+    """Wait until a node has received ``count`` messages of a job."""
     wait_for(
         lambda: received(gateways, job_id) >= count,
         BACK_SECONDS,

@@ -41,7 +41,7 @@ class Site:
         wait_for(lambda: text in self.storage_check(), 60, about=f"the node says: {text}")
 
     def wait_for_container(self, job_id: str, count: int = 1) -> None:
-        """Wait until so many containers of the job have started."""
+        """Wait until ``count`` containers of the job have started."""
         wait_for(
             lambda: len(jobs.events(self.node, job_id, "run RUNNING")) >= count,
             60,

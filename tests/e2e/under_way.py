@@ -16,7 +16,7 @@ def wait_until_nothing_runs(register: Path) -> None:
 
 
 def wait_for_containers(register: Path, count: int) -> None:
-    """Wait until so many containers run."""
+    """Wait until ``count`` containers run."""
 
     def all_run() -> bool:
         return len(running(register)) == count
@@ -25,7 +25,7 @@ def wait_for_containers(register: Path, count: int) -> None:
 
 
 def wait_for_starts(register: Path, count: int) -> None:
-    """Wait until so many containers were started."""
+    """Wait until ``count`` containers were started."""
 
     def all_started() -> bool:
         return len(started(register)) == count

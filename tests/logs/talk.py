@@ -180,7 +180,7 @@ class Stage:
         number: int,
         **params: Any,
     ) -> None:
-        """Wait until a task has so many lines of at least a level."""
+        """Wait until a task has ``number`` lines of at least a level."""
 
         def has_lines() -> bool:
             return self.number(task, level, **params) == number

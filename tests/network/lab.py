@@ -76,7 +76,7 @@ class Host(Namespace):
         _configure(self, *self._lines)
 
     def more_addresses(self, count: int) -> list[str]:
-        """Add so many addresses of IPv4, and return them."""
+        """Add ``count`` addresses of IPv4, and return them."""
         numbers = range(_FIRST_FURTHER, _FIRST_FURTHER + count)
         addresses = [f"{_PREFIX_V4}.{number}" for number in numbers]
         _configure(self, *[f"addr add {address}/24 dev eth0" for address in addresses])

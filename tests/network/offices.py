@@ -29,7 +29,7 @@ def place(
 ) -> None:
     """Have a node run at a host.
 
-    ``address``: of its listener for peers; by default the host's of IPv4.
+    ``address``: its listener's for peers; by default the host's of IPv4.
     """
     node.namespace = host
     address = address or host.ipv4
@@ -65,7 +65,7 @@ def wait_for_links(
     partner: Node,
     count: int = 2,
 ) -> None:
-    """Wait until a node has so many links with a partner."""
+    """Wait until a node has ``count`` links with a partner."""
 
     def links_stand() -> bool:
         response = node.get(f"/api/v1/routes/{partner.id}")

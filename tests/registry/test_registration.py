@@ -382,7 +382,7 @@ def test_a_broken_component_request_is_refused(body, problems):
 
 
 def nest(depth):
-    """Return a value inside so many lists and objects."""
+    """Return a value inside ``depth`` lists and objects."""
     value = 1
     for level in range(depth):
         value = [value] if level % 2 else {"a": value}
@@ -567,7 +567,7 @@ def test_a_shortened_value_can_be_stored(value):
 
 
 def with_expressions(count: int, parameters: int) -> list[dict[str, Any]]:
-    """Return parameters with so many different regular expressions, in turn."""
+    """Return parameters with ``count`` different regular expressions, in turn."""
     return [
         a_parameter(f"p{number}", validator=f"regular:'a{number % count}'")
         for number in range(parameters)
@@ -575,7 +575,7 @@ def with_expressions(count: int, parameters: int) -> list[dict[str, Any]]:
 
 
 def two_components(count: int) -> dict[str, Any]:
-    """Build a registration of two components with so many different regular expressions."""
+    """Build a registration of two components with ``count`` different regular expressions."""
     parameters = with_expressions(count, count)
     middle = count // 2
     return a_request(

@@ -32,7 +32,7 @@ def rows_of(size: int) -> int:
 
 
 def table_of(rows: int) -> Iterator[bytes]:
-    """Yield a table with so many rows, in blocks of a few megabytes."""
+    """Yield a table with ``rows`` rows, in blocks of a few megabytes."""
     yield HEADINGS
     for start in range(0, rows, ROWS_OF_BLOCK):
         end = min(start + ROWS_OF_BLOCK, rows)
@@ -43,7 +43,7 @@ def table_of(rows: int) -> Iterator[bytes]:
 
 
 def size_of(rows: int) -> int:
-    """Return the bytes of a table with so many rows."""
+    """Return the bytes of a table with ``rows`` rows."""
     return len(HEADINGS) + rows * ROW_LENGTH
 
 

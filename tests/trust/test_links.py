@@ -28,7 +28,7 @@ OTHER = "JG0100003300000030"  # a partner with a link and a key of its own
 DIRECT = "JG0100004400000040"  # a partner with a key that is reached at its address
 HELLO = "/v1/interconn/schedule/node/hello"
 POLL = "/v1/interconn/schedule/task/poll"
-STREAMS_OF_A_LINK = 300  # two links with so many exceed the connections of one address
+STREAMS_OF_A_LINK = 300  # two links with this number exceed the connections of one address
 
 
 def new_pair():

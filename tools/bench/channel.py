@@ -112,7 +112,7 @@ class Connection:
         path: str,
         headers: Mapping[str, str],
     ) -> None:
-        """``path``: push or pop; ``headers``: of every request."""
+        """``path``: push or pop; ``headers``: sent with every request."""
         address = urlsplit(url)
         self._socket = socket.create_connection(
             (address.hostname, address.port),

@@ -127,7 +127,7 @@ def _bare_seconds(
     count: int,
     concurrent: int,
 ) -> float:
-    """Return the seconds of so many bare containers."""
+    """Return the seconds of ``count`` bare containers."""
     start = time.perf_counter()
     with ThreadPoolExecutor(concurrent) as pool:
         for future in [pool.submit(run_bare) for _ in range(count)]:

@@ -54,7 +54,7 @@ def failover() -> float:
 
 
 def _wait_for_starts(register: Path, count: int) -> None:
-    """Wait until so many containers have started."""
+    """Wait until ``count`` containers have started."""
 
     def have_started() -> bool:
         return len(list(register.iterdir())) == count

@@ -184,7 +184,7 @@ def _median_of(
     guest: Node,
     tasks: int,
 ) -> float:
-    """Return the median seconds of chains of so many tasks."""
+    """Return the median seconds of chains of ``tasks`` tasks."""
     job = chain(tasks, "callback")
     return statistics.median(load.run(guest, job) for _ in range(_JOBS))
 

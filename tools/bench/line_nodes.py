@@ -122,7 +122,7 @@ def _run(*words: str) -> None:
 
 
 def bare_seconds(size: int) -> float:
-    """Return the seconds of one TCP stream for so many bytes over the line."""
+    """Return the seconds of one TCP stream for ``size`` bytes over the line."""
     port = str(_BARE_PORT)
     receiver = subprocess.Popen(
         [*inside(1), sys.executable, "-c", _RECEIVE, port],

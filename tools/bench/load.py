@@ -56,7 +56,7 @@ def independent(
     body: dict[str, Any],
     tasks: int,
 ) -> dict[str, Any]:
-    """Return a job of so many tasks like the first one of ``body``, without inputs."""
+    """Return a job of ``tasks`` tasks like the first one of ``body``, without inputs."""
     job = copy.deepcopy(body)
     first = job["dag"]["components"][0]
     job["dag"]["components"] = [
@@ -173,7 +173,7 @@ def submit_many(
     count: int,
     clients: int,
 ) -> list[str]:
-    """Submit so many jobs with so many clients, to each node in turn; return their ids."""
+    """Submit ``count`` jobs with ``clients`` clients, to each node in turn; return their ids."""
     with _client(120) as client:
 
         def submit(number: int) -> str:
@@ -191,7 +191,7 @@ def run_many(
     body: dict[str, Any],
     count: int,
 ) -> list[Any]:
-    """Submit so many jobs of one task, and wait until all have ended at both nodes.
+    """Submit ``count`` jobs of one task, and wait until all have ended at both nodes.
 
     Return a row: jobs, succeeded jobs, runs and launches in excess of one per task, jobs per
     second, and the median and the 99th percentile of the time of a question for a job's state.
@@ -224,7 +224,7 @@ def _repeated_starts(node: Node) -> int:
 
 
 def wait_until_all_ended(nodes: Sequence[Node], seconds: float) -> None:
-    """Wait until no job is under way at any of the nodes, for at most so many seconds."""
+    """Wait until no job is under way at any of the nodes, for at most ``seconds`` seconds."""
     end = time.monotonic() + seconds
     while any(map(has_unended_jobs, nodes)):
         assert time.monotonic() < end, "jobs are still under way"
@@ -259,7 +259,7 @@ def copy_ended(
     job_id: str,
     count: int,
 ) -> None:
-    """Copy an ended job so many times in the database of a stopped node.
+    """Copy an ended job ``count`` times in the database of a stopped node.
 
     Its tasks, runs and timeline are copied, too.
     """

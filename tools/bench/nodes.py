@@ -68,7 +68,7 @@ def chain(
     tasks: int,
     mode: str = "poll",
 ) -> dict[str, Any]:
-    """Return a job of so many tasks at two parties; each reads the output of the task before."""
+    """Return a job of ``tasks`` tasks at two parties; each reads the output of the task before."""
     return {
         "flow_id": "bench",
         "dag": {

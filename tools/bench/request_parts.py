@@ -101,7 +101,7 @@ def _paused_row(node: Node, floor: str, body: bytes) -> list[Any]:
 
 
 def _create_row(clients: int, rates: requests.CreateRates) -> list[Any]:
-    """Return the row of so many clients that post without a pause."""
+    """Return the row of ``clients`` clients that post without a pause."""
     return [
         clients,
         f"{rates.rate:.0f}/s",

@@ -62,7 +62,7 @@ class Measurement:
         seconds: float = _SECONDS,
         pause: float = 0.0,
     ) -> None:
-        """Measure for so many seconds; ``pause``: seconds before each request of a client."""
+        """Measure for ``seconds`` seconds; ``pause``: seconds before each request of a client."""
         address = urlsplit(url)
         self._request = _request(address.netloc, path, body)
         self._address = (address.hostname or "", address.port or 0)
@@ -186,7 +186,7 @@ def create_rates(
     clients: int,
     seconds: float = _SECONDS,
 ) -> CreateRates:
-    """Return the medians over alternating rounds of so many seconds.
+    """Return the medians over alternating rounds of ``seconds`` seconds.
 
     ``floor`` is the address of a bare pair. ``wait_for_jobs`` waits until the jobs of a round have
     ended.

@@ -157,7 +157,7 @@ def _wait_for_status(
     status: str,
     count: int,
 ) -> None:
-    """Wait until so many rows of a table have a status."""
+    """Wait until ``count`` rows of a table have a status."""
     query = f"select count(*) from {table} where status = '{status}'"
 
     def have_status() -> bool:

@@ -165,7 +165,7 @@ def select_trials(
     paired: bool,
     brief: bool,
 ) -> list[Trial]:
-    """Return so many trials, with further seeds if one seed has too few; see `run`.
+    """Return ``count`` trials, with further seeds if one seed has too few; see `run`.
 
     The list is empty if no trial has the text ``only`` in its fault or phase.
     """

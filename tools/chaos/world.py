@@ -96,7 +96,7 @@ def within(
     """Build a world with an engine, do the work in it, and end it; return the work's result.
 
     - ``paired``: the guest's node has two gateways
-    - ``kind``: of the database server, one of `DATABASES`; closed nodes have none
+    - ``kind``: the database server's, one of `DATABASES`; closed nodes have none
     """
     if engine == "docker":
         return _within_docker(home, work, paired, kind)

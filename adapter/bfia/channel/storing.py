@@ -115,7 +115,7 @@ class Inbox:
         """Store a whole message of node ``source``. A message and its repeats are stored once.
 
         ``run``: the run of this node that pushes; None for a message of another node.
-        ``sender_number``: of a sealed message. Raises Invalid, and BufferFull if there is no
+        ``sender_number``: a sealed message's number. Raises Invalid, and BufferFull if there is no
         capacity.
         """
         read = partial(parse_push, ptp, form, ptp.token)

@@ -101,8 +101,8 @@ class Jobs(Group[W]):
     async def submit(self, job: Json, *, key: str = "") -> str:
         """Submit a job, and return its id after every participating node has accepted it.
 
-        ``key``: of your choice, once for each job. A submission that repeats key and job returns
-        the id of the first one's job, for example after a lost response.
+        ``key``: a text of your choice, another one for each job. A submission that repeats key and
+        job returns the id of the first one's job, for example after a lost response.
 
         Raises `Invalid` with the path of every mistake, and `Refused`; if the job is kept in spite
         of that, its id is ``data["job_id"]`` of the error.

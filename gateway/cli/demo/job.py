@@ -9,7 +9,7 @@ from gateway.cli.demo.nodes import BANK, PARTNER
 def job_body(key_length: int) -> dict[str, Any]:
     """Return the job as `create_all` takes it.
 
-    ``key_length``: of the Paillier encryption, in bits.
+    ``key_length``: length of the Paillier keys, in bits.
     """
     return {
         "flow_id": "demo",

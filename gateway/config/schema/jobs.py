@@ -169,13 +169,13 @@ class ResourceSettings(Section):
         default=1.0,
         gt=0,
         le=1000,
-        description="Jobs may hold so many times the cores.",
+        description="Multiple of the cores that jobs may hold together.",
     )
     memory_overcommit: float = Field(
         default=1.0,
         gt=0,
         le=1000,
-        description="Jobs may hold so many times the memory.",
+        description="Multiple of the memory that jobs may hold together.",
     )
     job_share: float = Field(
         default=1.0,

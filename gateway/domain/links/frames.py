@@ -28,7 +28,7 @@ class Kind(IntEnum):
 
     OPEN = 1  # begins a stream
     DATA = 2  # the next bytes of a stream
-    CREDIT = 3  # the sender of the frame takes so many further bytes of a stream
+    CREDIT = 3  # the number of further bytes of a stream that the sender of the frame takes
     END = 4  # no further bytes of a stream follow in this direction
     RESET = 5  # a stream is broken off in both directions
 

@@ -266,7 +266,7 @@ async def until(condition):
 
 
 async def until_readers(node, count):
-    """Wait until so many pops of a node wait for a message."""
+    """Wait until ``count`` pops of a node wait for a message."""
     await until(lambda: sum(map(len, node.broker._readers.values())) == count)
 
 

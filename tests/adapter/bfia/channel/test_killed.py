@@ -107,7 +107,7 @@ class Exchange:
     """Containers of two nodes exchange messages, while the nodes are killed."""
 
     def __init__(self, pair, seed):
-        """``seed``: of the random choice of the requests."""
+        """``seed``: seeds the random choice of the requests."""
         self.pair = pair
         self.choose = random.Random(seed).choice
         self.session = f"session_{next(NUMBERS)}"

@@ -64,7 +64,7 @@ def limited(clock, partner):
 
 
 def spent(size):
-    """Return the seconds that so many bytes need after an idle time."""
+    """Return the seconds that ``size`` bytes need after an idle time."""
     return pytest.approx((size - BURST) / RATE, rel=0.02)
 
 

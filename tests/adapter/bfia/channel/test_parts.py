@@ -91,7 +91,7 @@ class PausedBody:
             yield piece
 
     def release(self, pieces):
-        """Let so many further pieces be sent."""
+        """Let ``pieces`` further pieces be sent."""
         for _ in range(pieces):
             self.released.release()
 
