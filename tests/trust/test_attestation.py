@@ -48,10 +48,10 @@ def started(node):
 def test_a_verified_run_gets_its_input_encrypted_for_its_key(node, started):
     assert "runtime.component.input.train_data" not in started.launch.environment
 
-    answer = started.submit(started.report())
+    response = started.submit(started.report())
 
-    assert answer["code"] == 0, answer
-    train_data = answer["data"]["inputs"]["train_data"]
+    assert response["code"] == 0, response
+    train_data = response["data"]["inputs"]["train_data"]
     assert (train_data["namespace"], train_data["name"]) == ("ns", "table")
     assert "data_0" in train_data["files"]
     sealed = started.fetch(name="train_data", file="data_0").content
@@ -71,18 +71,21 @@ def test_the_provider_names_the_demanded_platform(node):
     assert provider["attestation"] == "Software"
 
 
-def test_another_report_is_not_taken(started):
+def test_a_second_report_with_another_key_is_refused(started):
     assert started.submit(started.report())["code"] == 0
-    other = X25519PrivateKey.generate()
+    second_key = X25519PrivateKey.generate()
 
-    again = started.submit(started.report(channel=other), key=public_pem(other))
+    response = started.submit(
+        started.report(channel=second_key),
+        key=public_pem(second_key),
+    )
 
-    assert again["data"]["reason"] == "TEE_REPORT_REPEATED"
+    assert response["data"]["reason"] == "TEE_REPORT_REPEATED"
     assert TEE.open_input(started.fetch().content)
 
 
 def test_a_repeated_report_gets_the_same_response(started):
-    """The gateway was killed, say, before the first response arrived."""
+    """The run repeats it if the gateway was killed before the first response arrived."""
     report = started.report()
     first = started.submit(report)
 
@@ -91,12 +94,12 @@ def test_a_repeated_report_gets_the_same_response(started):
     assert len(started.audit()) == 1
 
 
-def test_files_beyond_the_inputs_are_not_given(started):
+def test_a_path_outside_the_inputs_is_refused(started):
     started.submit(started.report())
 
-    answer = started.fetch(name="train_data", file="../table/data_0").json()
+    response = started.fetch(name="train_data", file="../table/data_0").json()
 
-    assert answer["data"]["reason"] == "NOT_FOUND"
+    assert response["data"]["reason"] == "NOT_FOUND"
 
 
 def other_image(started):
@@ -151,7 +154,7 @@ ATTACKS = {
         lambda started: unified("CSV", {"b64_quote": "AAAA"}),
         "TEE_PLATFORM_UNSUPPORTED",
     ),
-    "a report in no form": (
+    "a report without a platform": (
         lambda started: {"str_report_version": "2.0"},
         "TEE_REPORT_INVALID",
     ),
@@ -162,9 +165,9 @@ ATTACKS = {
 def test_a_refused_report_gets_nothing_and_ends_the_run(node, started, attack):
     make_report, reason = ATTACKS[attack]
 
-    answer = started.submit(make_report(started))
+    response = started.submit(make_report(started))
 
-    assert answer["data"]["reason"] == reason
+    assert response["data"]["reason"] == reason
     assert started.run().failure.reason == reason
     assert started.audit()[0]["reason"] == reason
     assert started.fetch(name="train_data", file="data_0").json()["code"] != 0
@@ -172,15 +175,15 @@ def test_a_refused_report_gets_nothing_and_ends_the_run(node, started, attack):
 
 
 def test_a_key_of_another_kind_is_refused(started):
-    answer = started.submit(started.report(), key="no key")
+    response = started.submit(started.report(), key="no key")
 
-    assert answer["data"]["reason"] == "TEE_KEY_INVALID"
+    assert response["data"]["reason"] == "TEE_KEY_INVALID"
 
 
 def test_without_a_report_no_input_is_given(started):
-    answer = started.fetch(name="train_data", file="data_0").json()
+    response = started.fetch(name="train_data", file="data_0").json()
 
-    assert answer["data"]["reason"] == "TEE_REPORT_MISSING"
+    assert response["data"]["reason"] == "TEE_REPORT_MISSING"
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -195,13 +198,13 @@ def test_a_run_that_ends_without_a_report_fails(node, started, code):
 def test_another_runs_token_is_refused(started):
     url = started.url.replace("?run=", "?run=x")
 
-    answer = httpx.post(
+    response = httpx.post(
         url,
         json={"report": "{}", "pem_public_key": ""},
         trust_env=False,
     ).json()
 
-    assert answer["data"]["reason"] == "RUN_UNKNOWN"
+    assert response["data"]["reason"] == "RUN_UNKNOWN"
 
 
 def verify(node, report, **headers):
@@ -216,20 +219,20 @@ def verify(node, report, **headers):
 def test_without_a_key_the_node_signs_no_result(world):
     setup = NodeSetup(routes={PEER: {**UNREACHABLE, "signing": "off"}})
 
-    answer = verify(world.node(setup), "{}").json()
+    response = verify(world.node(setup), "{}").json()
 
-    assert answer["result_code"] == "TEE_SERVICE_WITHOUT_KEY"
+    assert response["result_code"] == "TEE_SERVICE_WITHOUT_KEY"
 
 
 def test_another_node_has_a_report_verified(node):
     node.keyring.make("ed25519")
     node.keyring.switch()
 
-    answer = verify(node, json.dumps(TEE.report("00" * 32, time.time()))).json()
+    response = verify(node, json.dumps(TEE.report("00" * 32, time.time()))).json()
 
-    assert answer["result_code"] == "0"
-    assert "proves no hardware" in answer["result_msg"]
-    report = json.loads(json.loads(answer["attestation_result"])["json_report"])
+    assert response["result_code"] == "0"
+    assert "proves no hardware" in response["result_msg"]
+    report = json.loads(json.loads(response["attestation_result"])["json_report"])
     result = json.loads(report["str_uas_result"])
     assert result["hex_nonce"] == "00FF"
     assert result["str_tee_platform"] == "Software"
@@ -239,28 +242,26 @@ def test_a_node_learns_why_a_report_is_refused(node):
     node.keyring.make("ed25519")
     node.keyring.switch()
 
-    answer = verify(node, tampered(TEE.report("00" * 32, time.time())))
+    response = verify(node, tampered(TEE.report("00" * 32, time.time())))
 
-    assert answer.status_code == 200
-    assert answer.json()["result_code"] == "TEE_SIGNATURE_INVALID"
+    assert response.status_code == 200
+    assert response.json()["result_code"] == "TEE_SIGNATURE_INVALID"
 
 
 def test_a_request_without_a_report_has_status_400(node):
-    answer = node.post(
+    response = node.post(
         VERIFY,
         {"nonce": "zz"},
         listener="peer",
         headers={"x-source-node-id": PEER},
     )
 
-    assert answer.status_code == 400
-    assert {problem["path"] for problem in answer.json()["data"]["problems"]} == {
-        "nonce",
-        "report",
-    }
+    assert response.status_code == 400
+    problems = response.json()["data"]["problems"]
+    assert {problem["path"] for problem in problems} == {"nonce", "report"}
 
 
-def test_verification_is_no_service_for_strangers(node):
-    answer = verify(node, "{}", **{"x-source-node-id": "JG0000000000000404"})
+def test_a_node_without_a_route_has_no_report_verified(node):
+    response = verify(node, "{}", **{"x-source-node-id": "JG0000000000000404"})
 
-    assert answer.json()["data"]["reason"] == "NOT_AUTHORISED"
+    assert response.json()["data"]["reason"] == "NOT_AUTHORISED"

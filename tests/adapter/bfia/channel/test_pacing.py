@@ -55,12 +55,9 @@ class Clock:
 
 
 def limited(clock, partner):
-    """Return the pace of a partner with a limit, by a clock."""
-
-    def limit_of(node):
-        return PartnerLimit(partner, RATE) if node == partner else None
-
-    return PartnerPacing(limit_of, clock, clock.sleep)
+    """Return the pacing of a single partner with the limit `RATE`."""
+    limits = {partner: PartnerLimit(partner, RATE)}
+    return PartnerPacing(limits.get, clock, clock.sleep)
 
 
 def spent(size):
@@ -68,16 +65,17 @@ def spent(size):
     return pytest.approx((size - BURST) / RATE, rel=0.02)
 
 
-@pytest.fixture(autouse=True)
-def _known_jobs(monkeypatch):
-    """Each node knows the job of every session."""
-    open_node = Node.open
+@pytest.fixture
+def make_node(make_node):
+    """A function that starts a node, which knows the jobs of the sessions here."""
 
-    def open_with_jobs(node):
-        node.sessions = {SESSION: True, "other": True}
-        open_node(node)
+    async def make(name, **options):
+        node = await make_node(name, **options)
+        node.sessions[SESSION] = True
+        node.sessions["other"] = True
+        return node
 
-    monkeypatch.setattr(Node, "open", open_with_jobs)
+    return make
 
 
 async def push_all(container, count, payload, topic="t"):
@@ -130,7 +128,7 @@ async def test_a_message_passes_long_ones_of_another_session(make_node, client):
     clock = Clock(is_stopped=True)
     pacing = limited(clock, "beta")
     alpha, _ = await two_nodes(make_node, courier=Courier(pacing=pacing))
-    many = asyncio.create_task(push_all(Container(client, alpha), 3, LONG))
+    long_pushes = asyncio.create_task(push_all(Container(client, alpha), 3, LONG))
     await until(lambda: pacing.state("beta").waiting >= 3)
     other = Container(client, alpha, **{"x-ptp-session-id": "other"})
     push = asyncio.create_task(other.push("beta", SHORT))
@@ -139,10 +137,10 @@ async def test_a_message_passes_long_ones_of_another_session(make_node, client):
     clock.advance(0.05)  # 32 KiB, of which the message has its part
 
     assert await push == OK
-    assert not many.done()
+    assert not long_pushes.done()
     clock.is_stopped = False
     clock.advance(0.05)
-    await many
+    await long_pushes
 
 
 async def test_messages_arrive_at_the_rate_of_the_partner(make_node, client):
@@ -191,23 +189,21 @@ async def test_a_relay_keeps_the_pace_of_both_nodes(make_node, client, tmp_path)
     receiving = Clock()
     alpha, beta = await two_nodes(make_node)
     hub = Node("hub", tmp_path / "hub")
-    table = parse(
-        f"alpha: {{url: '{alpha.url}', relay: true}}\nbeta: {{url: '{beta.url}', relay: true}}"
-    )
-
+    lines = [f"{node.name}: {{url: '{node.url}', relay: true}}" for node in (alpha, beta)]
+    table = parse("\n".join(lines))
     courier = Courier(pacing=limited(sending, "beta"))
 
     def relay(app):
         return Relay(
             app,
-            "hub",
-            "hub-inst",
-            lambda: table,
-            courier,
-            1 << 20,
-            1 << 24,
-            lambda *_: None,
-            limited(receiving, "alpha"),
+            node="hub",
+            institution="hub-inst",
+            table=lambda: table,
+            courier=courier,
+            control_limit=1 << 20,
+            channel_limit=1 << 24,
+            record_refusal=lambda *_: None,
+            incoming=limited(receiving, "alpha"),
         )
 
     hub.wrap_app = relay
