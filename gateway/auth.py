@@ -70,11 +70,7 @@ RULES = (
 )
 
 
-def may(
-    role: Role,
-    method: str,
-    path: str,
-) -> bool:
+def may(role: Role, method: str, path: str) -> bool:
     """Return whether a role may make a request by an HTTP method to a path.
 
     The first of the `RULES` that matches decides; without one only an admin may. HEAD is allowed

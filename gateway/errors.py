@@ -326,11 +326,7 @@ def shorten(value: Any, limit: int = 500) -> str:
     return text[:limit] + "…"
 
 
-def counted(
-    count: int,
-    thing: str,
-    things: str = "",
-) -> str:
+def counted(count: int, thing: str, things: str = "") -> str:
     """Return a count with its noun, such as ``1 job`` or ``2 jobs``.
 
     ``things`` is the plural, if it is not formed by an s.

@@ -288,10 +288,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "command",
-        choices=["cover", "run"],
-    )
+    parser.add_argument("command", choices=["cover", "run"])
     parser.add_argument(
         "--count",
         type=int,

@@ -30,11 +30,7 @@ COMMANDS = (
         "/job/create_all",
         "3.1",
     ),
-    Command(
-        "create a job at a party",
-        "/job/create",
-        "3.2",
-    ),
+    Command("create a job at a party", "/job/create", "3.2"),
     Command(
         "check components, data and parameters at a party",
         "/job/create",
@@ -92,11 +88,7 @@ COMMANDS = (
         "management 8",
         without="the fields `outcome` and `failed_by` may be ignored",
     ),
-    Command(
-        "start a job",
-        "/job/start",
-        "3.3",
-    ),
+    Command("start a job", "/job/start", "3.3"),
     Command(
         "start a job without an optional party",
         "/job/start",
@@ -106,11 +98,7 @@ COMMANDS = (
             "part"
         ),
     ),
-    Command(
-        "start a task",
-        "/task/start",
-        "3.4",
-    ),
+    Command("start a task", "/task/start", "3.4"),
     Command(
         "stop a job, requested at a party",
         "/job/stop_all",
@@ -121,11 +109,7 @@ COMMANDS = (
         "/job/stop_all",
         "3.5",
     ),
-    Command(
-        "stop a job at a party",
-        "/job/stop",
-        "3.6",
-    ),
+    Command("stop a job at a party", "/job/stop", "3.6"),
     Command(
         "report the job's outcome and its cause to a party",
         "/job/stop",
@@ -141,33 +125,21 @@ COMMANDS = (
         "3.6",
         without="without `outcome`, a party keeps them if all its tasks have succeeded",
     ),
-    Command(
-        "stop a task at a party",
-        "/job/stop",
-        "3.6",
-    ),
+    Command("stop a task at a party", "/job/stop", "3.6"),
     Command(
         "stop a task at a party, by its id",
         "/task/stop",
         ONE_PEER,
         without="sent only to peers of profile `kuscia`, which have it",
     ),
-    Command(
-        "get a job's state",
-        "/job/status_all",
-        "3.7",
-    ),
+    Command("get a job's state", "/job/status_all", "3.7"),
     Command(
         "get a job's progress and outcome",
         "/job/status_all",
         "3.7",
         without="the fields are absent: both are derived from the tasks' states",
     ),
-    Command(
-        "collect a task's state",
-        "/task/poll",
-        "3.8",
-    ),
+    Command("collect a task's state", "/task/poll", "3.8"),
     Command(
         "report a task's state",
         "/task/callback",

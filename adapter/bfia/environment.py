@@ -29,11 +29,7 @@ def session_id(job_or_task_id: str) -> str:
     return f"session_{job_or_task_id}"
 
 
-def session_of(
-    job_id: str,
-    task_id: str,
-    per_task: bool,
-) -> str:
+def session_of(job_id: str, task_id: str, per_task: bool) -> str:
     """Return the id of the session of a task's containers.
 
     ``per_task``: each task has a session of its own, as the job or one kind of peer requires;

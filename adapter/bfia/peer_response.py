@@ -44,10 +44,7 @@ def read_json(content: bytes) -> Any:
     Lone surrogates, which no database stores, become ``?``.
     """
     try:
-        text = json.dumps(
-            json.loads(content),
-            ensure_ascii=False,
-        )
+        text = json.dumps(json.loads(content), ensure_ascii=False)
         return json.loads(text.encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None

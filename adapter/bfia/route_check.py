@@ -562,11 +562,7 @@ class _RouteTest:
             "the peer responds, and lacks the path that tells more of it: another product, or an "
             "older version"
         )
-        return trials.warning(
-            cause="",
-            remedy="",
-            finding=text,
-        )
+        return trials.warning(cause="", remedy="", finding=text)
 
     def _status_and_code(
         self,

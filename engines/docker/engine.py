@@ -705,10 +705,7 @@ class ContainerdEngine(DaemonEngine):
             return ""
         return f"containers/{name}"
 
-    def _names(
-        self,
-        status: Sequence[str] = (),
-    ) -> Sequence[str]:
+    def _names(self, status: Sequence[str] = ()) -> Sequence[str]:
         """Return the names of the containers of this node's runs.
 
         ``status``: only containers with one of these states; empty: all.

@@ -40,11 +40,7 @@ class RunDirectory:
 
     def create(self, labels: Mapping[str, str]) -> None:
         """Create the directory, with the working folder and the labels. Raises OSError."""
-        self.work.mkdir(
-            parents=True,
-            exist_ok=True,
-            mode=0o700,
-        )
+        self.work.mkdir(parents=True, exist_ok=True, mode=0o700)
         supervisor.write(
             self._file(supervisor.SPEC),
             json.dumps({"labels": dict(labels)}),

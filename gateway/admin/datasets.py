@@ -262,11 +262,7 @@ def preview_dataset(
     address: Table,
     rows: Annotated[
         int,
-        Query(
-            ge=0,
-            le=MOST_ROWS,
-            description="rows to show",
-        ),
+        Query(ge=0, le=MOST_ROWS, description="rows to show"),
     ] = 20,
 ) -> Response:
     dataset = services.datasets.get(address)

@@ -67,14 +67,8 @@ class _ArchivedFiles:
         - ``request``: the job as it was submitted
         - ``state``: the job as it is now
         """
-        yield Entry(
-            "job.json",
-            partial(self._document, request),
-        )
-        yield Entry(
-            "state.json",
-            partial(self._document, state),
-        )
+        yield Entry("job.json", partial(self._document, request))
+        yield Entry("state.json", partial(self._document, state))
         yield Entry("timeline.jsonl", self._timeline)
         local = self.local
         if local is None:

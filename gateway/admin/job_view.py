@@ -454,11 +454,7 @@ def _inherited_run(run: Run) -> dict[str, Any]:
     }
 
 
-def _log_path(
-    job_id: str,
-    run: Run,
-    task: str,
-) -> str:
+def _log_path(job_id: str, run: Run, task: str) -> str:
     """Return the path of a run's log in this API; ``task``: its name or its id."""
     job = quote(job_id, safe="")
     return f"/api/v1/jobs/{job}/runs/{run.party.label}/{quote(task, safe='')}/log"

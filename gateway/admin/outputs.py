@@ -135,11 +135,7 @@ def preview_output(
     query: _Query,
     rows: Annotated[
         int,
-        Query(
-            ge=0,
-            le=MOST_ROWS,
-            description="rows of a table",
-        ),
+        Query(ge=0, le=MOST_ROWS, description="rows of a table"),
     ] = 20,
 ) -> Response:
     """``task``: its name in the flow or its id; ``party``: such as ``guest.0``; ``left_out``:

@@ -228,11 +228,7 @@ def remove(
     reason: Annotated[str, Query(max_length=1000, description="why; kept in the history")] = "",
     author: Annotated[
         str,
-        Query(
-            min_length=1,
-            max_length=255,
-            description="who",
-        ),
+        Query(min_length=1, max_length=255, description="who"),
     ] = OPERATOR,
     expected: Expected = None,
 ) -> Response:

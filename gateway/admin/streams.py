@@ -306,11 +306,7 @@ def _follow_events(
         yield Poll(texts, may_wait=len(texts) < PAGE_EVENTS)
 
 
-def log_text(
-    read: Read,
-    start: int,
-    end: int,
-) -> Iterator[bytes]:
+def log_text(read: Read, start: int, end: int) -> Iterator[bytes]:
     """Yield the lines from number ``start`` to before ``end``, some at a time."""
     while start < end:
         try:

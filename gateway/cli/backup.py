@@ -488,10 +488,6 @@ def _rows(
 def _unpack(archive: ZipFile, files: Mapping[str, Path]) -> None:
     """Write entries of a backup to files, each whole or not at all."""
     for name, path in files.items():
-        path.parent.mkdir(
-            mode=0o700,
-            parents=True,
-            exist_ok=True,
-        )
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _atomic_writer(path) as out:
             out.write(archive.read(name))

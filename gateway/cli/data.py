@@ -425,18 +425,11 @@ def preview(
     dataset: DatasetId,
     rows: Annotated[
         int,
-        typer.Option(
-            min=0,
-            max=100,
-            help="How many rows.",
-        ),
+        typer.Option(min=0, max=100, help="How many rows."),
     ] = 10,
 ) -> Output:
     """Show the first rows of a dataset."""
-    response = node.get(
-        _path(dataset, "/preview"),
-        rows=rows,
-    )
+    response = node.get(_path(dataset, "/preview"), rows=rows)
     yield response
     description = node.get(_path(dataset))
     key_columns = (description["match_id_name"], description["label_name"])

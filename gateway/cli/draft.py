@@ -109,10 +109,7 @@ def draft(
         open_roles=[role for role in unassigned if role != roles[0]],
         datasets=datasets,
     )
-    say(
-        "\n".join(_job_lines(job)) + "\n",
-        nl=False,
-    )
+    say("\n".join(_job_lines(job)) + "\n", nl=False)
 
 
 def _component(task: str, config: Path, url: str) -> Component:

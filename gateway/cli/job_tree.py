@@ -65,10 +65,7 @@ def _text(words: str, style: str = "") -> "Text":
     return Text(harmless(words), style=style)
 
 
-def _texts(
-    lines: Iterable[str],
-    style: str = "",
-) -> list["Text"]:
+def _texts(lines: Iterable[str], style: str = "") -> list["Text"]:
     """Return lines as texts of one style."""
     return [_text(line, style) for line in lines]
 

@@ -20,11 +20,7 @@ _COMPLETION_LIMIT = 100  # names offered
 def paged(limit: int = 100) -> dict[str, tuple[Any, Any]]:
     """Return the options of a list that comes in pages."""
     after = typer.Option(help="The next page: what the last one ended with.")
-    how_many = typer.Option(
-        min=1,
-        max=1000,
-        help="How many.",
-    )
+    how_many = typer.Option(min=1, max=1000, help="How many.")
     return {
         "after": (Annotated[str, after], ""),
         "limit": (Annotated[int, how_many], limit),

@@ -21,11 +21,7 @@ def say(
 
     ``err``: to standard error.
     """
-    typer.echo(
-        harmless(t(text)),
-        err=err,
-        nl=nl,
-    )
+    typer.echo(harmless(t(text)), err=err, nl=nl)
 
 
 def warn(warnings: Iterable[str]) -> None:
@@ -42,10 +38,7 @@ def print_json(
 ) -> None:
     """Print JSON; control characters are escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    typer.echo(
-        CONTROL.sub(_escape, text),
-        err=err,
-    )
+    typer.echo(CONTROL.sub(_escape, text), err=err)
 
 
 def _escape(match: re.Match[str]) -> str:

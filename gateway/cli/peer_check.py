@@ -378,11 +378,7 @@ def _trial_options(
     from gateway.conformance.platforms.trial import TrialOptions
 
     container_token = containers.token if containers else ""
-    return TrialOptions(
-        component,
-        timeout,
-        container_token,
-    )
+    return TrialOptions(component, timeout, container_token)
 
 
 def _http_client(target: _Target) -> Any:

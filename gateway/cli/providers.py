@@ -178,11 +178,7 @@ def _print_components(descriptions: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 @command(commands, "history", "unionpay:2.0.0@docker", options=options.paged(limit=20))
-def history(
-    node: Client,
-    name: Name,
-    **paging: Any,
-) -> Output:
+def history(node: Client, name: Name, **paging: Any) -> Output:
     """Show who changed a provider, when and why. A deleted one needs its full name."""
     response = node.get(_path(node, name, "history"), **paging)
     yield response
@@ -314,11 +310,7 @@ def _print_warnings(provider: Mapping[str, Any]) -> None:
         say(f"  {Problem(warning['path'], warning['rule'], warning['got'], suggestion)}")
 
 
-def _path(
-    node: Client,
-    name: str,
-    *action: str,
-) -> str:
+def _path(node: Client, name: str, *action: str) -> str:
     """Return the path of the provider with a name, which may lack version and device.
 
     ``action``: further parts of the path. Raises `CallFailed`.

@@ -109,10 +109,7 @@ class Storages(Storage):
         failures = list(self.failures(seconds).values())
         if failures:
             text = "; ".join(failure.message for failure in failures)
-            raise StorageFailed(
-                text,
-                reason=failures[0].reason,
-            )
+            raise StorageFailed(text, reason=failures[0].reason)
 
     def failures(
         self,

@@ -79,11 +79,7 @@ def key_not_shared(remote: Remote) -> str:
     )
 
 
-def end(
-    remote: Remote,
-    run: Run,
-    now: datetime,
-) -> None:
+def end(remote: Remote, run: Run, now: datetime) -> None:
     """Have the bucket's policy deny a run's credentials from now on.
 
     Does nothing for a storage without a role. Raises `StorageFailed`, also if the node's key may
@@ -117,10 +113,7 @@ def check_policy_readable(remote: Remote) -> None:
         _statements(client, remote.folder)
 
 
-def policy(
-    bucket: str,
-    run: Run,
-) -> dict[str, Any]:
+def policy(bucket: str, run: Run) -> dict[str, Any]:
     """Return the policy of a run's session: read its inputs, write its outputs, list both.
 
     A checkpoint in the storage counts as an output.
@@ -231,10 +224,7 @@ def _put_policy(
     document = {"Version": "2012-10-17", "Statement": statements}
     client.put_bucket_policy(
         Bucket=bucket,
-        Policy=json.dumps(
-            document,
-            separators=(",", ":"),
-        ),
+        Policy=json.dumps(document, separators=(",", ":")),
     )
 
 

@@ -93,11 +93,7 @@ class Staging:
 
     def __init__(self, root: Path) -> None:
         base = root / STAGING_FOLDER
-        base.mkdir(
-            mode=0o700,
-            parents=True,
-            exist_ok=True,
-        )
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = None
         while lock is None:  # another process may clear the new folder before it is locked
             self.folder = base / secrets.token_hex(8)
@@ -129,10 +125,7 @@ class Staging:
             file.chmod(0o644)
         self.note(address)
         while True:  # another write or deletion may come between the steps
-            target.parent.mkdir(
-                mode=0o700,
-                exist_ok=True,
-            )
+            target.parent.mkdir(mode=0o700, exist_ok=True)
             if overwrite:
                 with suppress(FileNotFoundError):
                     old = self.folder / "old"  # it may exist from an earlier turn

@@ -132,11 +132,7 @@ def _joined(last: Segment, new: Segment) -> Segment:
     if not follows or new.end - last.start > LARGEST_SEGMENT:
         return new
     counts = tuple(map(sum, zip(last.counts, new.counts, strict=True)))
-    return replace(
-        last,
-        end=new.end,
-        counts=counts,
-    )
+    return replace(last, end=new.end, counts=counts)
 
 
 def new_segments(

@@ -27,11 +27,7 @@ def metadata_of(dataset: Dataset) -> bytes:
     """Return the content of the metadata file for a dataset with CSV partitions."""
     meta = {**dataset.meta, "delimiter": ","}
     encoding = meta.pop("encoding", None)
-    columns = zip(
-        dataset.columns,
-        dataset.types,
-        strict=True,
-    )
+    columns = zip(dataset.columns, dataset.types, strict=True)
     document = {
         "name": dataset.name,
         "namespace": dataset.namespace,
@@ -88,17 +84,11 @@ def dataset_of(
         name=address.name,
         columns=tuple(str(column.get("name", "")) for column in columns),
         types=tuple(str(column.get("type", "string")) for column in columns),
-        count=max(
-            0,
-            _typed(int, document.get("count")),
-        ),
+        count=max(0, _typed(int, document.get("count"))),
         partitions=max(0, _typed(int, document.get("partitions"))) or 1,
         meta=meta,
         checksum=_typed(str, origin.get("checksum")),
-        size=max(
-            0,
-            _typed(int, origin.get("size")),
-        ),
+        size=max(0, _typed(int, origin.get("size"))),
         stored=_typed(str, origin.get("stored")),
         created_at=_time(document.get("create_time")),
         origin=_typed(str, origin.get("source")),

@@ -99,10 +99,7 @@ class _PartyEntry(_Entry):
 
     role: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
     index: int = Field(ge=0, lt=10**9)
-    node: str = Field(
-        min_length=1,
-        max_length=255,
-    )
+    node: str = Field(min_length=1, max_length=255)
 
 
 class _ModelEntry(_Entry):
@@ -117,18 +114,8 @@ class _ModelEntry(_Entry):
 _CreatedAt = Annotated[
     AwareDatetime,
     Field(
-        ge=datetime(
-            1970,
-            1,
-            1,
-            tzinfo=UTC,
-        ),
-        lt=datetime(
-            2108,
-            1,
-            1,
-            tzinfo=UTC,
-        ),
+        ge=datetime(1970, 1, 1, tzinfo=UTC),
+        lt=datetime(2108, 1, 1, tzinfo=UTC),
     ),
 ]
 
@@ -365,11 +352,7 @@ def _chunks_of(archive: zipfile.ZipFile, member: _Member) -> Iterator[bytes]:
 class _BoundedReads(io.FileIO):
     """A file that refuses large reads, whose sizes zipfile takes from the archive."""
 
-    def read(
-        self,
-        size: int | None = -1,
-        /,
-    ) -> bytes:
+    def read(self, size: int | None = -1, /) -> bytes:
         """Read as a file does. Raises `ValueError` for more than `LARGEST_DIRECTORY` bytes."""
         if size is not None and size > LARGEST_DIRECTORY:
             raise ValueError(f"its list of members has more than {LARGEST_DIRECTORY} bytes")
@@ -417,11 +400,7 @@ def _read_manifest(archive: zipfile.ZipFile) -> _Manifest:
         raise Invalid(problems, reason="ARCHIVE_INVALID") from error
 
 
-def _invalid(
-    path: str,
-    rule: str,
-    got: Any = None,
-) -> Invalid:
+def _invalid(path: str, rule: str, got: Any = None) -> Invalid:
     """Return the refusal of an archive with one problem; ``got`` is the wrong value, if any."""
     return Invalid(
         [Problem(path, rule, got)],

@@ -180,21 +180,14 @@ class Models:
 
     # ------------------------------------------------------------ for operators
 
-    def all(
-        self,
-        model_id: str | None = None,
-    ) -> list[Kept]:
+    def all(self, model_id: str | None = None) -> list[Kept]:
         """Return all versions of a model, or of all models for None; one entry per party.
 
         The newest comes first.
         """
         return self._records.all(model_id)
 
-    def get(
-        self,
-        model_id: str,
-        version: str,
-    ) -> list[Kept]:
+    def get(self, model_id: str, version: str) -> list[Kept]:
         """Return a version at this node, one entry per party. Raises `NotFound`."""
         records = self._records.find(model_id, version)
         if not records:
@@ -468,11 +461,7 @@ def _in_storage(model: PartyModel, storage: str) -> PartyModel:
     return replace(model, parts=tuple(parts))
 
 
-def _refusal(
-    reason: str,
-    text: str,
-    got: object,
-) -> Refusal:
+def _refusal(reason: str, text: str, got: object) -> Refusal:
     """Return a refusal whose problem points to the job's ``model_id`` or ``model_version``.
 
     ``got`` is the value of that field, or another value that is wrong.

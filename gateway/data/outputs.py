@@ -377,11 +377,7 @@ def _with_document(
     ``sizes``: bytes of each partition of the output.
     """
     dataset = dataset_of(address, document)
-    columns = zip(
-        dataset.columns,
-        dataset.types,
-        strict=True,
-    )
+    columns = zip(dataset.columns, dataset.types, strict=True)
     created_at = ""
     # For a missing or invalid time `dataset_of` gives the epoch.
     is_time_known = dataset.created_at.timestamp() != 0

@@ -622,11 +622,7 @@ class _CsvExamination:
         self.ids.see(block.ids, numbers)
         self.row_count += block.row_count
 
-    def _begin(
-        self,
-        header: list[str],
-        name: str,
-    ) -> Table:
+    def _begin(self, header: list[str], name: str) -> Table:
         """Return the table that begins with the first file's header.
 
         Raises `Invalid` with all problems of the header.
@@ -637,11 +633,7 @@ class _CsvExamination:
         self._first_file = name
         return Table(header, _FORM, self._registration.match_id_name, self._findings)
 
-    def _compare(
-        self,
-        header: list[str],
-        name: str,
-    ) -> None:
+    def _compare(self, header: list[str], name: str) -> None:
         """Report a later file's header that differs from the first one's.
 
         ``name`` is the later file's.

@@ -160,10 +160,7 @@ class RemoteStorage(Storage):
         """
         return set(self._list(""))
 
-    def _list(
-        self,
-        folder: str,
-    ) -> dict[str, Stored | None]:
+    def _list(self, folder: str) -> dict[str, Stored | None]:
         """Return the entries of a folder by name: a file as stored, a folder in it as None.
 
         Empty if the folder does not exist. Raises `StorageFailed`.
@@ -702,12 +699,7 @@ class _Reader(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def seek(
-        self,
-        offset: int,
-        whence: int = 0,
-        /,
-    ) -> int:
+    def seek(self, offset: int, whence: int = 0, /) -> int:
         with self._storage_errors():
             return int(self._file.seek(offset, whence))
 

@@ -55,12 +55,7 @@ class ObjectReader:
         """Return the position of the next byte."""
         return self._position
 
-    def seek(
-        self,
-        offset: int,
-        whence: int = 0,
-        /,
-    ) -> int:
+    def seek(self, offset: int, whence: int = 0, /) -> int:
         """Move to a byte and return its position.
 
         ``offset`` and ``whence`` have the meaning that Python's files give them.

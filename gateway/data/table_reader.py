@@ -491,11 +491,7 @@ class PlainBlocks:
         # and the last one, which no row follows, is left out.
         return self._ids.findall(b"\n" + memoryview(stored)[:-1])
 
-    def stored(
-        self,
-        block: bytes,
-        kinds: list[str],
-    ) -> bytes:
+    def stored(self, block: bytes, kinds: list[str]) -> bytes:
         """Return a block in stored form; b"" if it does not qualify for the fast path.
 
         ``kinds`` are the types of the columns.

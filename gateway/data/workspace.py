@@ -134,10 +134,7 @@ class Workspace:
         Any other run makes the folders of its outputs itself; only the root is made for it.
         """
         if not self._contained:
-            self.root.mkdir(
-                parents=True,
-                exist_ok=True,
-            )
+            self.root.mkdir(parents=True, exist_ok=True)
             return
         # The private folder above each of these keeps the users of this machine out.
         log_folder.chmod(0o777)
@@ -310,10 +307,7 @@ def _make_private(folder: Path) -> None:
 
     A folder that exists keeps its mode.
     """
-    folder.parent.mkdir(
-        parents=True,
-        exist_ok=True,
-    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
 
@@ -567,11 +561,7 @@ def make_folder(
 ) -> None:
     """Make the folder of a setting unless it exists. Raises `Invalid` naming the setting."""
     try:
-        folder.mkdir(
-            parents=True,
-            exist_ok=True,
-            mode=mode,
-        )
+        folder.mkdir(parents=True, exist_ok=True, mode=mode)
     except OSError as error:
         existing = nearest_existing(folder)
         if existing.is_dir():

@@ -40,10 +40,7 @@ def page_of(
     its number of parts is not that of the keys.
     """
     keyed = [(tuple(key(entry)), entry) for entry in entries]
-    keyed.sort(
-        key=itemgetter(0),
-        reverse=newest_first,
-    )
+    keyed.sort(key=itemgetter(0), reverse=newest_first)
     start = 0
     if after:
         keys = [entry_key for entry_key, _ in keyed]

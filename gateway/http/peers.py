@@ -196,11 +196,7 @@ class PeerIdentity:
     open_paths: frozenset[str] = frozenset()
     unproven_entry: Callable[[str], Route | None] = _no_entry
 
-    def check(
-        self,
-        scope: Scope,
-        claimed: Iterable[str],
-    ) -> None:
+    def check(self, scope: Scope, claimed: Iterable[str]) -> None:
         """Raise `NotAllowed` unless a request may speak for all nodes that it claims as its sender.
 
         Reasons: OWN_NODE_ID, CERTIFICATE_MISSING, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH,

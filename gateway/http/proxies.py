@@ -67,11 +67,7 @@ def arrival_before(arrival: Arrival, proxies: Sequence[Network]) -> Arrival:
     if _is_of(scope, proxies):
         chain = _certificates(scope)
         _set_client(scope)
-    return replace(
-        arrival,
-        scope=scope,
-        certificates=chain,
-    )
+    return replace(arrival, scope=scope, certificates=chain)
 
 
 def _is_of(scope: Scope, proxies: Sequence[Network]) -> bool:

@@ -211,11 +211,7 @@ class Keyring:
             raise Invalid([Problem("algorithm", str(error), algorithm)]) from error
         # One after the other, as ``mode`` does not apply to the parents that `mkdir` creates.
         for folder in (self.folder.parent, self.folder):
-            folder.mkdir(
-                mode=0o700,
-                parents=True,
-                exist_ok=True,
-            )
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._give_to_owner(self.folder)
         self._store(self.files[use], pair)
         return pair

@@ -182,11 +182,7 @@ class Admission:
     ) -> tuple[Item, ...]:
         """Report all checks of whether this node would accept a job; create nothing."""
         with self._registry.one_view():
-            draft = self._draft(
-                spec,
-                sender,
-                dry_run=True,
-            )
+            draft = self._draft(spec, sender, dry_run=True)
             problems, _ = validation.check(spec)
             if problems:
                 return as_problems("job", problems, "correct the job")

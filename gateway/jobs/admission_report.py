@@ -37,11 +37,7 @@ class AdmissionReport:
         self._readiness = readiness
         self._judge = judge
 
-    def items(
-        self,
-        draft: Draft,
-        rules: Rules,
-    ) -> list[Item]:
+    def items(self, draft: Draft, rules: Rules) -> list[Item]:
         """Return the results of all checks."""
         images = [self._image(image, rules) for image in draft.images]
         return [

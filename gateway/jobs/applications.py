@@ -355,10 +355,7 @@ class Applications:
                 new,
                 keys=self._calls.partner_keys(new, key),
             )
-            new = replace(
-                new,
-                id=self._calls.apply(new),
-            )
+            new = replace(new, id=self._calls.apply(new))
             # `add` returns None if the partner has returned the id of a stored application.
             return self.store.add(new) or self._find(new.kind, new.id, new.partner, Side.MINE)
         application = self.store.add(replace(new, id=uuid4().hex))
@@ -420,12 +417,7 @@ class Applications:
         before = self.store.get(number)
         if before.status in (REJECTED, TERMINATED):
             raise Conflict(f"application {number} is {before.status}", reason="APPLICATION_STATE")
-        return before, self._end(
-            before,
-            by,
-            reason,
-            tell=True,
-        )
+        return before, self._end(before, by, reason, tell=True)
 
     def end_dataset_permits(
         self,
@@ -445,12 +437,7 @@ class Applications:
         )
         for permit in approved:
             if permit.subject == dataset_id:
-                self._end(
-                    permit,
-                    by,
-                    _GRANT_REVOKED,
-                    tell=True,
-                )
+                self._end(permit, by, _GRANT_REVOKED, tell=True)
 
     def refresh(self, number: int) -> Application:
         """Deliver a pending notice now, or query the partner's decision if it is not known yet.
@@ -482,12 +469,7 @@ class Applications:
             return
         now = self._clock()
         if applications.ended_if_expired(application, now) != application:
-            self._end(
-                application,
-                "",
-                "expired",
-                tell=False,
-            )
+            self._end(application, "", "expired", tell=False)
         elif application.due_at is not None and application.due_at <= now:
             self._submit_call(application, now)
 

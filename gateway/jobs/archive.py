@@ -73,10 +73,7 @@ class _Archive:
             self._write(INCOMPLETE, errors)
             self._sums.append(f"{hashlib.sha256(errors).hexdigest()}  {INCOMPLETE}\n")
         if self._sums:
-            self._write(
-                SUMS,
-                "".join(self._sums).encode(),
-            )
+            self._write(SUMS, "".join(self._sums).encode())
         self._file.close()
 
     def _write(self, name: str, content: bytes) -> None:

@@ -141,10 +141,7 @@ def _common_settings(
     return settings
 
 
-def _task(
-    task: DagNode,
-    is_open: bool,
-) -> dict[str, Any]:
+def _task(task: DagNode, is_open: bool) -> dict[str, Any]:
     """Return a task of the flow as it is signed; an open version is signed as `ANY`."""
     component = task.component
     if is_open:

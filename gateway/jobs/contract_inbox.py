@@ -88,10 +88,7 @@ class ContractInbox:
         by_network: dict[str, list[int]] = {}  # network -> numbers of its applications
         for number, sender in waiting.items():
             by_network.setdefault(network_of(sender), []).append(number)
-        largest = max(
-            by_network.values(),
-            key=len,
-        )
+        largest = max(by_network.values(), key=len)
         from_same_network = by_network.get(network_of(address), [])
         # Otherwise two networks of nearly the same size would displace each other in turn.
         if len(largest) <= len(from_same_network) + 1:

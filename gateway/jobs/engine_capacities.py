@@ -148,10 +148,7 @@ class EngineCapacities:
         """Return whether each engine responds, by its name in metrics."""
         return {name or "main": not engine.away for name, engine in self.by_engine().items()}
 
-    def ceilings(
-        self,
-        run: Run,
-    ) -> Mapping[str, float | None]:
+    def ceilings(self, run: Run) -> Mapping[str, float | None]:
         """Return a run's limits; missing limits are derived.
 
         In ``run.limits``, None is a missing limit of cpu, memory or disk. Derived limits follow

@@ -256,10 +256,7 @@ class NewJobs:
         """Return the component of a task; None if it is not registered here."""
         return component_of(self._registry, task)
 
-    def _roles(
-        self,
-        task: DagNode,
-    ) -> tuple[str, ...] | None:
+    def _roles(self, task: DagNode) -> tuple[str, ...] | None:
         """Return the roles of a task's component; None if it is not registered here."""
         return roles_of(self._registry, task)
 

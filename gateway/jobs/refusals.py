@@ -3,9 +3,7 @@
 from gateway.domain.job import Job
 from gateway.domain.problems import Problem, job_problems_in
 from gateway.domain.spec import Failure
-from gateway.errors import (
-    Refused,
-)
+from gateway.errors import Refused
 
 
 def submission_refused(job: Job) -> Refused:

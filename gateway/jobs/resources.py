@@ -333,10 +333,7 @@ class Resources:
         waiting = [resource_view.waiting_view(claim) for claim in queue]
         return resource_view.node_view(node, ledger, holders, waiting)
 
-    def of_job(
-        self,
-        local: LocalJob,
-    ) -> dict[str, Any] | None:
+    def of_job(self, local: LocalJob) -> dict[str, Any] | None:
         """Return a view of a job's reservation and its use; None if the job needs no resources."""
         if local.pool is None:
             return None

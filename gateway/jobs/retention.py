@@ -223,22 +223,14 @@ class Cleaner:
             _Sweep("job", self._jobs, self._remove_job),
         )
 
-    def plan(
-        self,
-        *,
-        orphans: bool = False,
-    ) -> list[Item]:
+    def plan(self, *, orphans: bool = False) -> list[Item]:
         """Return the items that `clean` would remove now, and remove nothing.
 
         ``orphans``: also items that the database does not know.
         """
         return [item for item, _ in self._find(orphans)]
 
-    def clean(
-        self,
-        *,
-        orphans: bool = False,
-    ) -> list[Item]:
+    def clean(self, *, orphans: bool = False) -> list[Item]:
         """Remove the items that `plan` returns; return them with their results."""
         with self._lock:
             return [self._remove(item, sweep) for item, sweep in self._find(orphans)]

@@ -189,11 +189,7 @@ def _deferred(queue: _Queue[R]) -> list[_Pending[R]]:
     return [entry for entry in queue.entries if entry.deadline is not None]
 
 
-def _apply(
-    key: str,
-    entry: _Pending[R],
-    record: R,
-) -> R:
+def _apply(key: str, entry: _Pending[R], record: R) -> R:
     """Return the record with a change; the unchanged one if the change fails, with its error."""
     entry.error = None
     try:

@@ -379,10 +379,7 @@ def _unusable(
         address = url.set(query={}).render_as_string(hide_password=True)
     why = cause_of(error)
     problem = Problem("database.url", f"leads to no usable database: {why}", address)
-    return Invalid(
-        [problem],
-        reason=reason,
-    )
+    return Invalid([problem], reason=reason)
 
 
 # ------------------------------------------------------------ opening and migration

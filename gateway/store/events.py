@@ -83,10 +83,7 @@ def after(
 # ------------------------------------------------------------ positions of receivers
 
 
-def cursor(
-    store: Store,
-    key: str,
-) -> int | None:
+def cursor(store: Store, key: str) -> int | None:
     """Return the number of the last entry delivered to a receiver; None for an unknown receiver."""
     query = select(_WEBHOOK.c.number).filter_by(key=key)
     number: int | None = store.value(query)

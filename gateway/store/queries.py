@@ -397,10 +397,7 @@ def page(
     )
     rows = [_SideRow("scheduler", row) for row in scheduled]
     rows += [_SideRow("participant", row) for row in local_only]
-    rows.sort(
-        key=_creation_and_id,
-        reverse=True,
-    )
+    rows.sort(key=_creation_and_id, reverse=True)
     entries = _entries(store, rows[:limit])
     if not entries or len(rows) <= limit:
         return Page(entries, None)

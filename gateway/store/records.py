@@ -125,10 +125,7 @@ class Records(Generic[R]):
         entry = CachedRecord(
             version=1,
             created_at=row["created_at"],
-            value=replace(
-                value,
-                notes=(),
-            ),
+            value=replace(value, notes=()),
             spec_size=len(row["spec"]),
             state_size=len(row["state"]) + self._rows.size_of(value),
             parts_in_rows=self._rows.hold_parts_of(value),
@@ -461,10 +458,7 @@ class Records(Generic[R]):
         old = before.value
         version = before.version + 1
         drops = self._cache.drops  # before the write, see `RecordCache.put`
-        saved = replace(
-            new,
-            notes=(),
-        )
+        saved = replace(new, notes=())
         columns, written = self._columns(saved, before.written)
         parameters = {
             "old_id": old.id,

@@ -294,11 +294,7 @@ run = _table(
 # ``side``: whether the scheduler or the participant made the entry.
 timeline = _table(
     "timeline",
-    _key(
-        "id",
-        RowNumber,
-        autoincrement=True,
-    ),
+    _key("id", RowNumber, autoincrement=True),
     _required("job_id", Id),
     _required("side", Word),
     _required("at", Seconds),
@@ -341,11 +337,7 @@ provider = _table(
 provider_revision = _table(
     "provider_revision",
     _key("provider_key", Name),
-    _key(
-        "number",
-        Integer,
-        autoincrement=False,
-    ),
+    _key("number", Integer, autoincrement=False),
     _required("at", Moment),
     _required("author", CutName),
     _required("action", Word),
@@ -470,11 +462,7 @@ installation = _table(
 # came, see `route_table.live.Version`.
 route_version = _table(
     "route_version",
-    _key(
-        "number",
-        Integer,
-        autoincrement=False,
-    ),
+    _key("number", Integer, autoincrement=False),
     _required("at", Moment),
     _required("author", CutName),
     _required("reason", CutText),
@@ -548,11 +536,7 @@ resource_engine = _table(
 # `gateway.domain.resources.Ledger`.
 resource_pool = _table(
     "resource_pool",
-    _key(
-        "id",
-        Integer,
-        autoincrement=False,
-    ),
+    _key("id", Integer, autoincrement=False),
     _required("ignored", Integer),
     _required("repaired", Integer),
     _required("expired", Integer),
@@ -567,11 +551,7 @@ model = _table(
     _key("model_id", Id),
     _key("version", Id),
     _key("role", Role),
-    _key(
-        "idx",
-        Integer,
-        autoincrement=False,
-    ),
+    _key("idx", Integer, autoincrement=False),
     _required("job_id", Id),
     _required("created_at", Seconds),
     _optional("deployed_at", Seconds),
@@ -587,11 +567,7 @@ token = _table(
     _key("id", sa.String(16)),
     _required("name", Name),
     _required("role", Word),
-    _required(
-        "digest",
-        Digest,
-        unique=True,
-    ),
+    _required("digest", Digest, unique=True),
     _required("created_at", Moment),
     _optional("expires_at", Moment),
     _optional("revoked_at", Moment),
@@ -633,11 +609,7 @@ used_signature = _table(
 # ``hash`` covers the line and the hash of the line before; null: the line is older than the chain.
 audit = _table(
     "audit",
-    _key(
-        "id",
-        RowNumber,
-        autoincrement=True,
-    ),
+    _key("id", RowNumber, autoincrement=True),
     _required("at", Moment),
     _required("who", CutName),
     _required("action", CutText),

@@ -207,10 +207,7 @@ class Store(Database):
 
     def job_of_run(self, run_id: str) -> str | None:
         """Return the job of a run at this node; None for an unknown run."""
-        return self.text(
-            _JOB_OF_RUN,
-            id=run_id,
-        )
+        return self.text(_JOB_OF_RUN, id=run_id)
 
     def run_of_token(
         self,
@@ -251,10 +248,7 @@ class Store(Database):
     def timeline(self, job_id: str) -> list[TimelineEntry]:
         """Return a job's timeline in the order of writing, so that causes precede their effects."""
         entries = []
-        rows = self.rows(
-            _TIMELINE,
-            id=job_id,
-        )
+        rows = self.rows(_TIMELINE, id=job_id)
         for row in rows:
             entry = TimelineEntry(
                 as_time(row.at),

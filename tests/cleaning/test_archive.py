@@ -24,12 +24,7 @@ from tests.cleaning.ended import logs_of, run_job, run_left_behind, with_confirm
 from tests.e2e.jobs import PATIENT_ENGINE
 from tests.inprocess import Node, pair
 
-NOW = datetime(
-    2026,
-    1,
-    1,
-    tzinfo=UTC,
-)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MIB = 1024 * 1024  # bytes
 
 

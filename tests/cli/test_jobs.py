@@ -168,11 +168,7 @@ def test_an_output_is_downloaded_to_a_file(node, finished_job, tmp_path):
 def test_a_stopped_job_ends_with_exit_code_1(node, tmp_path):
     submitted = submit(
         node,
-        a_job(
-            tmp_path,
-            a=600,
-            c=600,
-        ),
+        a_job(tmp_path, a=600, c=600),
         "--json",
     )
     body = json.loads(submitted.stdout)

@@ -31,10 +31,7 @@ ROLES = {
     "admins": "admin",
     "analysts": "platform",
 }
-KEY = RSAKey.generate_key(
-    2048,
-    {"kid": "first"},
-)
+KEY = RSAKey.generate_key(2048, {"kid": "first"})
 
 
 def unpadded_base64(value: Any) -> str:
@@ -87,11 +84,7 @@ class FakeProvider:
             [algorithm],
         )
 
-    def respond(
-        self,
-        path: str,
-        body: bytes,
-    ) -> Any:
+    def respond(self, path: str, body: bytes) -> Any:
         """Record a request and return the JSON of its response."""
         self.paths.append(path)
         match path:
@@ -116,10 +109,7 @@ class ProviderHandler(BaseHTTPRequestHandler):
         size = int(self.headers["content-length"] or 0)
         body = self.rfile.read(size)
         fake: FakeProvider = self.server.provider  # type: ignore[attr-defined]
-        response = fake.respond(
-            self.path,
-            body,
-        )
+        response = fake.respond(self.path, body)
         self.send_response(fake.status)
         self.send_header(
             "content-type",
@@ -153,14 +143,8 @@ def fixed_clock() -> datetime:
 
 def provider_of(fake: FakeProvider, **changes: Any) -> Provider:
     """Return the gateway's client of the fake provider; ``changes`` replace settings."""
-    settings = oidc_settings(
-        fake.issuer,
-        **changes,
-    )
-    return Provider(
-        settings,
-        fixed_clock,
-    )
+    settings = oidc_settings(fake.issuer, **changes)
+    return Provider(settings, fixed_clock)
 
 
 class Login:

@@ -62,11 +62,7 @@ def fill_node(node: Node) -> None:
     store_training(node, JOB, loss=1.0)
     store_training(node, OTHER_JOB, loss=0.5)
     request = a_request(metadata={"image": "acme:1.0.0"})
-    post(
-        node,
-        "/api/v1/providers",
-        json=request,
-    )
+    post(node, "/api/v1/providers", json=request)
     upload = {
         "namespace": "bank",
         "name": "loans",
@@ -83,11 +79,7 @@ def fill_node(node: Node) -> None:
         "role": "viewer",
         "days": 1,
     }
-    post(
-        node,
-        "/api/v1/tokens",
-        json=token,
-    )
+    post(node, "/api/v1/tokens", json=token)
     permit = an_application(
         partner=PEER,
         status=APPROVED,

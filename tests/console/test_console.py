@@ -225,10 +225,7 @@ def log_in(
     token: str = TOKEN,
 ) -> dict[str, str]:
     """Log in with a token; return the header with the session's cookie."""
-    response = node.post(
-        SESSION,
-        token=token,
-    )
+    response = node.post(SESSION, token=token)
     assert response.status_code == 200
     (cookie,) = response.headers.get_list("set-cookie")
     value, *attributes = cookie.split("; ")
@@ -278,10 +275,7 @@ def test_a_wrong_token_is_audited_but_a_missing_session_is_not(world):
 
 def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node):
     cookie = log_in(node)
-    response = node.get(
-        SESSION,
-        headers=cookie,
-    )
+    response = node.get(SESSION, headers=cookie)
     session = response.json()
     assert session["node"] == ME
     assert session["user"] == "operator"

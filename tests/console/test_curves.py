@@ -58,12 +58,7 @@ def store_report(
     report: dict[str, Any],
 ) -> None:
     """Have a finished job with a report."""
-    job = left_behind(
-        node,
-        job_id,
-        60.0,
-        host=ME,
-    )
+    job = left_behind(node, job_id, 60.0, host=ME)
     (run,) = job.runs
     address = run.data.outputs["report_name"]
     folder = node.storage.path(address)

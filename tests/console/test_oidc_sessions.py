@@ -146,11 +146,7 @@ def test_a_person_acts_in_the_role_of_its_group(node, session):
 
     # Without the console's header, as from a page of another site.
     path = "/api/v1/jobs/cancel-waiting"
-    refused = node.post(
-        path,
-        {},
-        headers=session,
-    )
+    refused = node.post(path, {}, headers=session)
     assert refused.status_code == 401
     accepted = node.post(
         path,

@@ -310,12 +310,7 @@ RUNNING_JOB = "job-00000000000000000000000000000053"
 def test_jobs_are_found_sorted_and_deleted_together(browser, world):
     node = world.node()
     for job_id in (JOB, OTHER_JOB):
-        left_behind(
-            node,
-            job_id,
-            60.0,
-            host=ME,
-        )
+        left_behind(node, job_id, 60.0, host=ME)
     store_running_job(node, RUNNING_JOB)
     address = "jobs?text=job-&sort=-job"
     person = open_page(browser, node, address)
@@ -449,12 +444,7 @@ def test_a_partner_shows_when_it_was_checked_and_what_deviates(browser, world):
 
 def store_training(node: Node, job_id: str, loss: float) -> None:
     """Have a finished training with a curve in its report, and the model that it left."""
-    job = left_behind(
-        node,
-        job_id,
-        60.0,
-        host=ME,
-    )
+    job = left_behind(node, job_id, 60.0, host=ME)
     (run,) = job.runs
     outputs = run.data.outputs
     points = []

@@ -77,19 +77,11 @@ KILLS_ITSELF = shell("kill -9 $$", Script(137))
 WAITS = shell("echo ready; exec sleep 600", Script(None, b"ready\n"))
 ENDS_WELL_ON_TERM = shell(
     "trap 'exit 5' TERM; echo ready; sleep 600 & wait",
-    Script(
-        None,
-        b"ready\n",
-        on_term=5,
-    ),
+    Script(None, b"ready\n", on_term=5),
 )
 IGNORES_TERM = shell(
     "trap '' TERM; echo ready; while :; do sleep 1; done",
-    Script(
-        None,
-        b"ready\n",
-        on_term=None,
-    ),
+    Script(None, b"ready\n", on_term=None),
 )
 PRINTS_ENVIRONMENT = python(
     "print(open('/proc/self/environ', 'rb').read().hex(), end='')", Script(body=_print_environment)

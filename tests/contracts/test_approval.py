@@ -56,11 +56,7 @@ def a_job(scheduler: str = PEER) -> JobSpec:
     """Return a new job with `PEER` as guest and `ME` as host."""
     job_id = f"job-approval-{next(_job_numbers)}"
     return replace(
-        a_spec(
-            "a",
-            ROLES,
-            job_id=job_id,
-        ),
+        a_spec("a", ROLES, job_id=job_id),
         scheduler=scheduler,
     )
 

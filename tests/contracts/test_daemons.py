@@ -575,11 +575,7 @@ def test_gpus_belong_to_the_engine_of_a_task_and_more_are_refused(node):
     no_gpu = f"^one task at a time needs gpu 1 .guest.0., engine {FAR} of .* has gpu 0$"
     with pytest.raises(Refused, match=no_gpu):
         node.participant.create_job(
-            a_job(
-                "1.0.0",
-                "none",
-                gpu=1,
-            ),
+            a_job("1.0.0", "none", gpu=1),
             ME,
         )
     too_many = r"^one task at a time needs gpu 3 .guest.0., engine big of .* has gpu 2$"
@@ -592,16 +588,8 @@ def test_gpus_belong_to_the_engine_of_a_task_and_more_are_refused(node):
             ),
             ME,
         )
-    first = a_job(
-        "4.0.0",
-        "two",
-        gpu=2,
-    )
-    second = a_job(
-        "4.0.0",
-        "one",
-        gpu=1,
-    )
+    first = a_job("4.0.0", "two", gpu=2)
+    second = a_job("4.0.0", "one", gpu=1)
 
     node.coordinator.submit_job(first, ME)
 

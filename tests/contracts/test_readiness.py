@@ -224,10 +224,7 @@ def a_job_to_pull(
         a_dag("a").nodes[0],
         component=ComponentRef(name, "1.0.0", name),
     )
-    return replace(
-        spec,
-        dag=Dag((task,)),
-    )
+    return replace(spec, dag=Dag((task,)))
 
 
 def wait_for_progress(world: World, spec: JobSpec) -> Any:

@@ -223,11 +223,7 @@ def test_reading_continues_where_the_connection_broke(proxied):
     size, _ = storage.stamp(REMOTE_TABLE)
 
     # With this seed the proxy breaks the first connection and not the second.
-    proxy.turn(
-        "half-close",
-        0.5,
-        seed=1,
-    )
+    proxy.turn("half-close", 0.5, seed=1)
 
     assert content(storage, REMOTE_TABLE, 10, size) == data[10:]
     assert proxy.struck >= 1

@@ -123,10 +123,7 @@ def test_a_copied_task_computes_its_status_anew():
             roles=running_roles,
         )
 
-    copied = replace(
-        task,
-        nodes=parts,
-    )
+    copied = replace(task, nodes=parts)
 
     assert copied.reported is RUNNING
     assert not copied.is_up_to_date

@@ -250,13 +250,7 @@ FAULTS = {
     "one stream too many": (MAX_STREAMS, [Frame(Kind.OPEN, 2 * MAX_STREAMS + 1)]),
     "bytes of a stream that was never opened": (
         1,
-        [
-            Frame(
-                Kind.DATA,
-                3,
-                b"x",
-            )
-        ],
+        [Frame(Kind.DATA, 3, b"x")],
     ),
     "bytes of a stream of this end that was never opened": (
         1,

@@ -110,10 +110,7 @@ def small_image(
         )
         yield name
         with contextlib.suppress(docker.errors.ImageNotFound):
-            client.images.remove(
-                name,
-                force=True,
-            )
+            client.images.remove(name, force=True)
 
 
 @contextlib.contextmanager

@@ -384,10 +384,7 @@ class Node:
         assert response["msg"] == "success", response
         return str(response["data"]["job_id"])
 
-    def job(
-        self,
-        job_id: str,
-    ) -> dict[str, Any]:
+    def job(self, job_id: str) -> dict[str, Any]:
         """Return a job as the node shows it."""
         return self.get(f"/api/v1/jobs/{job_id}")
 

@@ -284,12 +284,7 @@ class Project:
         died = {name: s for name, s in states.items() if s["Status"] in ("exited", "dead")}
         assert not died, died
         return bool(states) and all(
-            s.get(
-                "Health",
-                {},
-            ).get("Status")
-            == "healthy"
-            for s in states.values()
+            s.get("Health", {}).get("Status") == "healthy" for s in states.values()
         )
 
 
@@ -485,9 +480,7 @@ def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(project
     """The job's image has a shell and no Python."""
     bank, partner = (
         project.operator("bank"),
-        project.operator(
-            "partner",
-        ),
+        project.operator("partner"),
     )
     job_id = bank.submit(jobs.counting_job(jobs.GUEST, jobs.HOST))
     project.wait_run(jobs.GUEST, job_id)

@@ -345,11 +345,7 @@ def test_an_image_behind_a_login_that_is_gone_fails_its_run(two, login):
     (login / "config.json").unlink()
     guest = two[jobs.GUEST]
     job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
-    guest.wait_job(
-        job_id,
-        400,
-        outcome="FAILED",
-    )
+    guest.wait_job(job_id, 400, outcome="FAILED")
     run = guest.get(f"/api/v1/jobs/{job_id}")["runs"][0]
     assert run["failure"]["reason"] == "PULL_DENIED"
     assert "log in: docker login" in run["failure"]["message"], run

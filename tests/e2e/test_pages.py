@@ -46,10 +46,7 @@ sys.exit(int(way.recv(16)))
 """
 
 
-def blocks(
-    page: str,
-    kind: str,
-) -> list[str]:
+def blocks(page: str, kind: str) -> list[str]:
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(
         rf"^```{kind}\n(.*?)^```",

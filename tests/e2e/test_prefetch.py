@@ -50,10 +50,7 @@ def image(
         )
         for line in client.images.push(name, stream=True, decode=True):
             assert "error" not in line, line
-        client.images.remove(
-            name,
-            force=True,
-        )
+        client.images.remove(name, force=True)
         yield name
         for reference in (name, str(image.id)):
             with contextlib.suppress(docker.errors.ImageNotFound):

@@ -145,11 +145,7 @@ def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(guest, h
     body = chain(register)
     body["config"]["task_params"]["guest"] = {"0": {"b": {"fails": 100}}}
     old = guest.submit(body)
-    guest.wait_job(
-        old,
-        60,
-        outcome="FAILED",
-    )
+    guest.wait_job(old, 60, outcome="FAILED")
     change = {"guest": {"0": {"b": {"fails": 0}}}}
 
     response = rerun(
@@ -411,11 +407,7 @@ def test_a_task_that_was_killed_goes_on_in_its_next_attempt(guest, host):
 
 def test_a_job_that_is_run_again_goes_on_from_a_copy(guest, host):
     old = guest.submit(stepping_job(checkpoints=True))
-    guest.wait_job(
-        old,
-        120,
-        outcome="FAILED",
-    )
+    guest.wait_job(old, 120, outcome="FAILED")
     wait_until_finished(host, old)
     old_checkpoints = checkpoints(guest, old) | checkpoints(host, old)
     assert any("5" in steps for steps in old_checkpoints.values())
@@ -435,11 +427,7 @@ def test_who_does_not_ask_has_none(guest):
     """A job has checkpoints only if its parameters ask for them."""
     job_id = guest.submit(stepping_job())
     # The component fails without the variable that names its checkpoint folder.
-    guest.wait_job(
-        job_id,
-        120,
-        outcome="FAILED",
-    )
+    guest.wait_job(job_id, 120, outcome="FAILED")
     assert checkpoints(guest, job_id) == {}
 
     refused = guest.post(f"{SCHEDULE}/job/create_all", stepping_job(checkpoints="often"))

@@ -86,10 +86,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_a_job_outlives_an_outage_of_its_slow_storage(site):
     node = site.node
-    site.proxy.turn(
-        "slow",
-        share=0.4,
-    )
+    site.proxy.turn("slow", share=0.4)
     body = jobs.align_job(jobs.GUEST, jobs.GUEST)
     job_id = node.submit(jobs.limited(body, auto_retries=2))
     site.wait_for_container(job_id)
@@ -102,10 +99,7 @@ def test_a_job_outlives_an_outage_of_its_slow_storage(site):
     )
     assert "STORAGE_UNREACHABLE" in str(refused), refused
 
-    site.proxy.turn(
-        "slow",
-        share=0.4,
-    )
+    site.proxy.turn("slow", share=0.4)
     node.wait_job(job_id, 240)
     site.proxy.turn("")
     check_outputs_of_last_attempt(node, job_id)

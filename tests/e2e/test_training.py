@@ -72,10 +72,7 @@ def kill_at_event(
     return node.wait_job(job_id, 120)
 
 
-def url(
-    version: str,
-    subpath: str = "",
-) -> str:
+def url(version: str, subpath: str = "") -> str:
     """Return the path of a model's version."""
     return f"/api/v1/models/{FLOW}/{version}{subpath}"
 
@@ -97,10 +94,7 @@ def checksums(
 
 def verified(node: Node, version: str) -> dict[str, Any]:
     """Return the details of a model's version after a comparison of its files' checksums."""
-    return node.get(
-        url(version),
-        verify="1",
-    )
+    return node.get(url(version), verify="1")
 
 
 def act(node: Node, action: str, version: str) -> httpx.Response:
@@ -453,11 +447,7 @@ def test_a_vendors_exit_code_is_the_reason_at_both_parties(federation):
     common_params[ALIGN]["id"] = "no_such_column"
 
     job_id = guest.submit(body)
-    guest.wait_job(
-        job_id,
-        60,
-        outcome="FAILED",
-    )
+    guest.wait_job(job_id, 60, outcome="FAILED")
     host.wait_status(job_id, "FINISHED", 10)
 
     for node in (guest, host):

@@ -75,11 +75,7 @@ def is_over(node: Node, job_id: str) -> bool:
 def wait_for_stop_everywhere(federation: Federation, job_id: str) -> dict[str, Any]:
     """Wait until a job is stopped at all nodes; return its status, which is the same at both."""
     guest, host = federation.nodes.values()
-    guest.wait_job(
-        job_id,
-        60,
-        outcome="STOPPED",
-    )
+    guest.wait_job(job_id, 60, outcome="STOPPED")
     for node in (guest, host):
         wait_for(lambda node=node: is_over(node, job_id), 30, about="runs end")
     wait_for(
@@ -203,11 +199,7 @@ def check_task_timeout(
     job_id: str,
 ) -> None:
     """Check that the task b of a job timed out after 8 s, and that both nodes agree on it."""
-    guest.wait_job(
-        job_id,
-        60,
-        outcome="FAILED",
-    )
+    guest.wait_job(job_id, 60, outcome="FAILED")
     assert seconds_between(guest, job_id, "job RUNNING", "task FAILED") >= 8
     host.wait_status(job_id, "FINISHED", 30)
     job = status(guest, job_id)

@@ -151,10 +151,7 @@ def test_events_are_chosen_by_number_name_and_job(store):
     write(store, *ENTRIES)
     write(store, "job PENDING", job="job-2")
 
-    first_two = feed.after(
-        0,
-        limit=2,
-    )
+    first_two = feed.after(0, limit=2)
     assert names_of(first_two) == NAMES[:2]
     assert first_two.next == first_two.events[-1].id
 

@@ -126,10 +126,7 @@ def framed_bodies(draw: st.DrawFn) -> tuple[list[bytes], bytes]:
         unique=True,
     ),
     st.booleans(),
-    st.lists(
-        st.integers(0, 1000),
-        max_size=4,
-    ),
+    st.lists(st.integers(0, 1000), max_size=4),
 )
 def test_a_body_belongs_to_its_request(port, framed, noise, is_framed_first, offsets):
     (name, value), body = framed
@@ -164,10 +161,7 @@ def test_a_body_belongs_to_its_request(port, framed, noise, is_framed_first, off
         ),
     ),
     st.integers(0, 40),
-    st.lists(
-        st.integers(0, 1000),
-        max_size=3,
-    ),
+    st.lists(st.integers(0, 1000), max_size=3),
 )
 def test_a_broken_header_of_a_body_frees_no_request_in_it(
     port, framed, noise, change, position, offsets

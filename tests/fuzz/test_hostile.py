@@ -70,16 +70,10 @@ class Target:
         url = self.node.addresses()["operator"] + path
         return check_response(self.client.get(url, params=params))
 
-    def submit(
-        self,
-        body: Any,
-    ) -> dict[str, Any]:
+    def submit(self, body: Any) -> dict[str, Any]:
         return self.post("operator", SUBMIT, body)
 
-    def push(
-        self,
-        body: Any,
-    ) -> dict[str, Any]:
+    def push(self, body: Any) -> dict[str, Any]:
         """Push a message on the channel as a container."""
         return self.post("container", f"{CHANNEL}/push", body, **self.container_headers)
 

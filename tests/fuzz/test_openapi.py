@@ -156,10 +156,7 @@ def test_a_refusal_with_http_200_is_described(fate, listener, method, path):
 
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_the_interface_page_loads_nothing_from_other_hosts(fate, listener):
-    page = fate.get(
-        "/docs",
-        listener=listener,
-    )
+    page = fate.get("/docs", listener=listener)
 
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")

@@ -51,19 +51,13 @@ SCALARS = (
     st.none()
     | st.booleans()
     | st.integers(-(2**70), 2**70)
-    | st.floats(
-        allow_nan=False,
-        allow_infinity=False,
-    )
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 )
 
 
 def lists_and_objects(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    lists = st.lists(
-        values,
-        max_size=3,
-    )
+    lists = st.lists(values, max_size=3)
     objects = st.dictionaries(
         st.text(max_size=6),
         values,
@@ -340,10 +334,7 @@ SOURCE_HEADERS = ("x-source-node-id", "x-node-id")
 
 
 @st.composite
-def spellings(
-    draw: st.DrawFn,
-    name: str,
-) -> str:
+def spellings(draw: st.DrawFn, name: str) -> str:
     """Draw a header's name with other case, and perhaps underscores for hyphens."""
     if draw(st.booleans()):
         name = name.replace("-", "_")

@@ -231,10 +231,7 @@ def test_a_broken_request_is_refused_with_one_problem_at_its_place(changes, path
 
 def test_every_problem_of_all_components_is_reported():
     first = a_description("A", roleList=[])
-    second = a_description(
-        "B",
-        inputData=[a_data(category=1)],
-    )
+    second = a_description("B", inputData=[a_data(category=1)])
     request = a_request(first, second, name="a b")
     request["components_description"]["C"] = a_description(
         "D",

@@ -359,12 +359,7 @@ def test_a_job_keeps_the_registration_of_its_beginning(registry, clock):
     )
     assert provider.image == "acme:old"
     assert component.name == "A"
-    provider, _ = registry.find(
-        "acme",
-        "1.0.0",
-        "B",
-        at=at(10),
-    )
+    provider, _ = registry.find("acme", "1.0.0", "B", at=at(10))
     assert provider.image == "acme:new"
     with pytest.raises(Unknown):
         registry.find("acme", "1.0.0", "A")

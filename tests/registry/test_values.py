@@ -22,12 +22,7 @@ AT = "config.task_params.common.t"
 def judge(value, *, strict=False, **description):
     """Return (rules of the errors, of the warnings) for a value of the only parameter, ``p``."""
     component = a_component(a_parameter("p", **description))
-    findings = check(
-        {"p": value},
-        component,
-        AT,
-        strict=strict,
-    )
+    findings = check({"p": value}, component, AT, strict=strict)
     for problem in (*findings.errors, *findings.warnings):
         assert problem.path == f"{AT}.p"
     return rules_of(findings.errors), rules_of(findings.warnings)
@@ -601,15 +596,8 @@ def test_a_format_that_an_input_does_not_list_is_reported_with_both():
 
 
 KINDS = st.sampled_from(["dataset", "training_set", "model", "report", "metric", "other"])
-NAMES = st.text(
-    "abc",
-    min_size=1,
-    max_size=2,
-)
-OUTPUTS_OF_FLOW = st.lists(
-    st.tuples(KINDS, NAMES),
-    max_size=8,
-)
+NAMES = st.text("abc", min_size=1, max_size=2)
+OUTPUTS_OF_FLOW = st.lists(st.tuples(KINDS, NAMES), max_size=8)
 DESCRIBED_OUTPUTS = st.dictionaries(NAMES, KINDS, max_size=8)
 
 

@@ -137,12 +137,7 @@ def test_a_certificate_that_has_expired_since_blocks_no_other_edit(files):
         "ann",
     )
 
-    now = datetime(
-        2100,
-        1,
-        1,
-        tzinfo=UTC,
-    )
+    now = datetime(2100, 1, 1, tzinfo=UTC)
 
     assert live.edit(Change("JG2", {"url": "http://other"}), "ann").number == 2
     with pytest.raises(InvalidRoutes):

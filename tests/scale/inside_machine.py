@@ -23,11 +23,7 @@ START_TIMEOUT = 120.0  # seconds
 
 def run(*command, user=None):
     """Run a command; return its output. Ends the script with the output if the command fails."""
-    print(
-        "+",
-        *command,
-        flush=True,
-    )
+    print("+", *command, flush=True)
     process = subprocess.run(
         command,
         stdout=subprocess.PIPE,
@@ -59,11 +55,7 @@ def fresh():
     return {
         "again": "is in" in again,
         "demo": "AUC, both together" in demo,
-        "user": run(
-            "id",
-            "-un",
-            "bfia",
-        ).strip(),
+        "user": run("id", "-un", "bfia").strip(),
         "data_stay": CONFIG.exists(),
         "programs_stay": PREFIX.exists(),
     }

@@ -158,10 +158,7 @@ def labelled(client: docker.DockerClient, label: str) -> list[str]:
 
 def list_items(node: Node) -> Items:
     """Return kind and name of everything that a cleaning would remove."""
-    dry_run = node.get(
-        "/api/v1/gc",
-        orphans=1,
-    )
+    dry_run = node.get("/api/v1/gc", orphans=1)
     return items_of(dry_run)
 
 
@@ -181,11 +178,7 @@ def test_nothing_grows_over_a_hundred_container_jobs_in_a_row(federation):
     run_jobs(federation, COUNT)
 
     for node, first in zip(nodes, before, strict=True):
-        check_growth(
-            first,
-            measure_all(node),
-            MAX_GROWTH,
-        )
+        check_growth(first, measure_all(node), MAX_GROWTH)
         assert count_sandboxes(node) == 0  # no run is known to come
         assert node.get("/api/v1/orphans") == {
             "unknown": [],

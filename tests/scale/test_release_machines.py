@@ -380,12 +380,7 @@ def test_a_former_version_is_upgraded_and_rolled_back(machine, bundle, former):
         FORMER_SCHEMA,
         newest,
     ]
-    for step in (
-        "before",
-        "after",
-        "back",
-        "finally",
-    ):
+    for step in ("before", "after", "back", "finally"):
         assert result[step]["outcomes"] == ["SUCCEEDED"], step
     assert "is installed already" in result["again"]
     assert result["kept"] == 1

@@ -16,11 +16,7 @@ from tests.plain import NO_TLS
 SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
 
 
-def public(
-    key: Any,
-    folder: Path,
-    name: str,
-) -> Path:
+def public(key: Any, folder: Path, name: str) -> Path:
     """Write a key's public half as PEM; return the file."""
     path = folder / name
     path.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))

@@ -28,16 +28,8 @@ class Inner(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     kind: Literal["docker", "process"] = "docker"
-    count: int = Field(
-        default=1,
-        ge=1,
-        le=9,
-    )
-    ratio: float = Field(
-        default=0.5,
-        gt=0,
-        lt=1,
-    )
+    count: int = Field(default=1, ge=1, le=9)
+    ratio: float = Field(default=0.5, gt=0, lt=1)
     name: str = Field(
         default="abc",
         min_length=2,

@@ -157,11 +157,7 @@ OF_PEERS = f"{CONTROL}/job/create"
 OF_OPERATORS = f"{PLATFORM}/job/create_all"
 
 
-def serves(
-    node: Gateway,
-    listener: str,
-    path: str,
-) -> bool:
+def serves(node: Gateway, listener: str, path: str) -> bool:
     return ask(node, listener, "POST", path, json={}).status_code != 404
 
 

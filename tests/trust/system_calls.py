@@ -28,10 +28,7 @@ SYS_SOCKET = 1  # the operation of socketcall() that makes a socket
 MAP_32BIT = 0x40
 READ_WRITE_EXECUTE = 7
 
-libc = ctypes.CDLL(
-    None,
-    use_errno=True,
-)
+libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 
 

@@ -330,11 +330,7 @@ def test_several_gateways_write_one_chain(database_url):
                 )
 
         assert run_in_threads(8, write) == []
-        logs[0].sign(
-            ME,
-            PAIR,
-            at(40),
-        )
+        logs[0].sign(ME, PAIR, at(40))
         result = verify_log(
             logs[1].lines(),
             [PAIR.public],

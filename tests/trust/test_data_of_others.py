@@ -60,11 +60,7 @@ def earlier_job(world):
         closed=True,
     )
     assert world.me.store.local_jobs.add(
-        replace(
-            job,
-            spec=spec,
-            node=ME,
-        ),
+        replace(job, spec=spec, node=ME),
         spec.flow_id,
     )
     write_table(world, output_of(spec))

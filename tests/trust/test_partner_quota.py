@@ -177,11 +177,7 @@ def is_ended(scheduler, initiator, limit, seconds):
         initiator=initiator,
     )
     job = a_local_job(a_run("a", created_at=at(0)))
-    job = replace(
-        job,
-        spec=spec,
-        node="n1",
-    )
+    job = replace(job, spec=spec, node="n1")
     changed, *_ = machine.step(job, at(seconds), RunTiming(partner_job=limit))
     return changed.ending is not None
 

@@ -196,11 +196,7 @@ def message_times(
     return seconds
 
 
-def pair_rate(
-    ends: Ends,
-    size: int,
-    times: int,
-) -> float:
+def pair_rate(ends: Ends, size: int, times: int) -> float:
     """Return the messages per second of eight concurrent pairs of sender and reader."""
 
     def run_pair(_number: int) -> list[float]:

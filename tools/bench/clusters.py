@@ -160,10 +160,7 @@ def _node(
             yield node
 
 
-def _engine_settings(
-    kind: str,
-    image: str,
-) -> dict[str, Any]:
+def _engine_settings(kind: str, image: str) -> dict[str, Any]:
     """Return the settings of a node's engine on a cluster."""
     if kind == "swarm":
         return {
@@ -228,10 +225,7 @@ def _kubernetes() -> Iterator[tuple[str, RunContainer]]:
         yield image, run
 
 
-def _pod(
-    image: str,
-    variables: Mapping[str, str],
-) -> PodSpec:
+def _pod(image: str, variables: Mapping[str, str]) -> PodSpec:
     """Return a pod of one container."""
     container = Container(
         name="run",

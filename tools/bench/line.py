@@ -82,11 +82,7 @@ def _messages(
     with _channel(way) as (sender, ends):
         for parallel in _PARALLEL:
             _set_parallel(sender, parallel)
-            (seconds,) = message_times(
-                ends,
-                size,
-                1,
-            )
+            (seconds,) = message_times(ends, size, 1)
             name = f"{mib} MiB, parallel {parallel}"
             yield [
                 name,
@@ -141,11 +137,7 @@ def _cut(
     ]
     for timer in timers:
         timer.start()
-    (seconds,) = message_times(
-        ends,
-        size,
-        1,
-    )
+    (seconds,) = message_times(ends, size, 1)
     for timer in timers:
         timer.join()
     cost = seconds - usual - _CUT_SECONDS
@@ -180,10 +172,7 @@ def _jobs() -> Iterator[list[str]]:
         ]
 
 
-def _median_of(
-    guest: Node,
-    tasks: int,
-) -> float:
+def _median_of(guest: Node, tasks: int) -> float:
     """Return the median seconds of chains of ``tasks`` tasks."""
     job = chain(tasks, "callback")
     return statistics.median(load.run(guest, job) for _ in range(_JOBS))
@@ -193,17 +182,11 @@ def _in_round_trips(seconds: float) -> tuple[str, str]:
     return f"{seconds * 1000:.0f} ms", f"{seconds / ROUND_TRIP:.2f} round trips"
 
 
-def _rate(
-    size: int,
-    seconds: float,
-) -> str:
+def _rate(size: int, seconds: float) -> str:
     return f"{size / seconds / 1e6:.2f} MB/s"
 
 
-def _set_parallel(
-    sender: Node,
-    parallel: int,
-) -> None:
+def _set_parallel(sender: Node, parallel: int) -> None:
     """Change the number of connections of a long message."""
     change = {"route": {"parallel": parallel}}
     response = sender.ask("PATCH", f"/api/v1/routes/{HOST}", json=change)

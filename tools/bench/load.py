@@ -90,10 +90,7 @@ def wait_until_ended(
             time.sleep(_STATUS_INTERVAL)
 
 
-def run(
-    node: Node,
-    body: dict[str, Any],
-) -> float:
+def run(node: Node, body: dict[str, Any]) -> float:
     """Return the seconds from before create_all until the job is FINISHED."""
     start = time.perf_counter()
     state = wait_until_ended(node, node.submit(body))
@@ -254,11 +251,7 @@ def quantile(times: Sequence[float], share: float) -> float:
 # ---------------------------------------------------------------- many ended jobs
 
 
-def copy_ended(
-    node: Node,
-    job_id: str,
-    count: int,
-) -> None:
+def copy_ended(node: Node, job_id: str, count: int) -> None:
     """Copy an ended job ``count`` times in the database of a stopped node.
 
     Its tasks, runs and timeline are copied, too.

@@ -46,21 +46,13 @@ class Line:
 class Direction:
     """Packets on their way from one device to the other."""
 
-    def __init__(
-        self,
-        line: Line,
-        seed: int,
-    ) -> None:
+    def __init__(self, line: Line, seed: int) -> None:
         self._line = line
         self._random = random.Random(seed)
         self._free_at = 0.0  # when the last accepted packet has left for the line
         self._packets: deque[tuple[float, bytes]] = deque()
 
-    def put(
-        self,
-        packet: bytes,
-        now: float,
-    ) -> None:
+    def put(self, packet: bytes, now: float) -> None:
         """Accept a packet, or drop it: by chance, or because too many wait."""
         if self._random.random() < self._line.loss:
             return
@@ -70,10 +62,7 @@ class Direction:
         self._free_at = start + len(packet) / self._line.rate
         self._packets.append((self._free_at + self._line.delay, packet))
 
-    def arrived(
-        self,
-        now: float,
-    ) -> list[bytes]:
+    def arrived(self, now: float) -> list[bytes]:
         """Remove and return the packets that have reached the other end."""
         packets = []
         while self._packets and self._packets[0][0] <= now:
@@ -151,10 +140,7 @@ class Relay:
             return None
         return max(min(arrivals) - time.monotonic(), 0.0)
 
-    def _read(
-        self,
-        device: int,
-    ) -> None:
+    def _read(self, device: int) -> None:
         """Put the packets that wait at a device onto the line."""
         direction, _ = self._directions[device]
         for _ in range(_BATCH):
@@ -183,14 +169,8 @@ class Relay:
 def main() -> None:
     """Connect two namespaces, and pass packets on."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "first",
-        help="namespace",
-    )
-    parser.add_argument(
-        "second",
-        help="namespace",
-    )
+    parser.add_argument("first", help="namespace")
+    parser.add_argument("second", help="namespace")
     parser.add_argument(
         "--round-trip",
         type=float,

@@ -64,10 +64,7 @@ def provider() -> dict[str, Any]:
     return {**A_PROVIDER, "metadata": metadata}
 
 
-def chain(
-    tasks: int,
-    mode: str = "poll",
-) -> dict[str, Any]:
+def chain(tasks: int, mode: str = "poll") -> dict[str, Any]:
     """Return a job of ``tasks`` tasks at two parties; each reads the output of the task before."""
     return {
         "flow_id": "bench",

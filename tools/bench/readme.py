@@ -90,11 +90,7 @@ def figures(printed: PrintedRows) -> dict[str, str]:
     for name, columns in _COLUMNS.items():
         values |= _by_first_column(printed[name], columns)
     for name, columns in _SINGLE_ROWS.items():
-        values |= zip(
-            columns,
-            printed[name][0],
-            strict=True,
-        )
+        values |= zip(columns, printed[name][0], strict=True)
     values["push_time"] = _inverse(values["push_share 64 MiB"])
     return {name: str(value) for name, value in values.items()}
 

@@ -100,10 +100,7 @@ class Relay:
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._forward_port}", NO_LIMIT)
             self._call = channel.unary_unary(METHOD)
         message = b"".join([piece async for piece in pieces])
-        await self._call(
-            message,
-            metadata=[("topic", topic)],
-        )
+        await self._call(message, metadata=[("topic", topic)])
 
     async def _forward_by_http(
         self,
@@ -234,11 +231,7 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _serve(
-    app: Relay,
-    port: int,
-    **tls: Any,
-) -> Any:
+def _serve(app: Relay, port: int, **tls: Any) -> Any:
     """Return the coroutine that serves the application on a port."""
     config = uvicorn.Config(
         app,

@@ -94,10 +94,7 @@ def _request_rows(
     return rows
 
 
-def _storage_rows(
-    folder: Path,
-    mib: int,
-) -> list[list[str]]:
+def _storage_rows(folder: Path, mib: int) -> list[list[str]]:
     """Write and read a temporary file in the storage's folder, or in its nearest parent."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     block = os.urandom(_MIB)
@@ -115,10 +112,7 @@ def _storage_rows(
     ]
 
 
-def _link_rows(
-    node: Client,
-    peer: str,
-) -> list[list[str]]:
+def _link_rows(node: Client, peer: str) -> list[list[str]]:
     """Return the times of the test of a route. Raises `CallFailed` if a step of it fails."""
     steps = node.post(f"/api/v1/routes/{segment(peer)}/test", {})["steps"]
     for step in steps:

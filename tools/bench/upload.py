@@ -49,10 +49,7 @@ def peak_growth(
         while not is_over.wait(_SAMPLE_INTERVAL):
             peak = max(peak, resident(node))
 
-    watcher = threading.Thread(
-        target=watch,
-        daemon=True,
-    )
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         result = work()
@@ -82,11 +79,7 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def fetch(
-    node: Node,
-    namespace: str,
-    name: str,
-) -> None:
+def fetch(node: Node, namespace: str, name: str) -> None:
     """Download a table and drop it, with next to no work for the client."""
     connection = _connection(node)
     connection.request("GET", f"/api/v1/datasets/{namespace}/{name}/download")

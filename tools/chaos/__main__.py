@@ -68,11 +68,7 @@ def parse_options() -> argparse.Namespace:
         description=__doc__,
         prog="make chaos SEED=... COUNT=...",
     )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=1,
-    )
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--count",
         type=int,

@@ -396,10 +396,7 @@ def _check_containers(world: World, outcome: str) -> None:
         raise Broken(f"a success without {missing} of its containers")
 
 
-def _agreed_end(
-    world: World,
-    job_id: str,
-) -> tuple[str, str]:
+def _agreed_end(world: World, job_id: str) -> tuple[str, str]:
     """Wait for the job's end at both nodes; return its outcome and reason.
 
     Raises `Broken` if the nodes disagree, or if a failure has no reason.
@@ -425,10 +422,7 @@ def _agreed_end(
     return outcome, reason
 
 
-def _ended_job(
-    world: World,
-    job_id: str,
-) -> dict[str, Any]:
+def _ended_job(world: World, job_id: str) -> dict[str, Any]:
     """Wait until the scheduling node has ended the job."""
 
     def ended_job() -> dict[str, Any] | None:

@@ -159,11 +159,7 @@ def check_signature(
     """Raise `WrongSignature` unless the key signed the content."""
     try:
         der = base64.b64decode(signature, validate=True)
-        key.verify(
-            der,
-            content,
-            ECDSA(SHA256()),
-        )
+        key.verify(der, content, ECDSA(SHA256()))
     except (binascii.Error, InvalidSignature):
         raise WrongSignature("not signed with this key") from None
     if base64.b64encode(der).decode() != signature:

@@ -150,11 +150,7 @@ def _is_sentence(text: str) -> bool:
 def _status(call: ast.Call) -> int:
     """Return the HTTP status of the error that a call makes; 0 if it makes none."""
     name = _name_of(call.func)
-    error = getattr(
-        errors,
-        name,
-        None,
-    )
+    error = getattr(errors, name, None)
     if isinstance(error, type) and issubclass(error, errors.GatewayError):
         return error.code
     return 0

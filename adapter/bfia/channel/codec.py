@@ -196,10 +196,7 @@ class TransportReply(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _normalise(
-        cls,
-        body: dict[str, Any],
-    ) -> dict[str, Any]:
+    def _normalise(cls, body: dict[str, Any]) -> dict[str, Any]:
         """Return the fields under their standard names; a message that is not text is dropped."""
         message = body.get("message", body.get("msg"))
         if not isinstance(message, str):
@@ -347,10 +344,7 @@ def _read_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _validate(
-    model: type[M],
-    value: dict[str, Any],
-) -> M:
+def _validate(model: type[M], value: dict[str, Any]) -> M:
     """Return an object as a model. Raises Invalid."""
     try:
         return model.model_validate(value)

@@ -95,11 +95,7 @@ class Refusals:
         return all(self._broker.last_refusal(session) == cause for session in sessions)
 
 
-def _header(
-    request: Request,
-    name: str,
-    longest: int,
-) -> str:
+def _header(request: Request, name: str, longest: int) -> str:
     """Return the first ``longest`` characters of a header; "" if it is absent.
 
     ``name`` is without the prefix ``x-ptp-``.

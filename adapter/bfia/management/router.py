@@ -300,10 +300,7 @@ def offers_router(
 ) -> APIRouter:
     """Return the lists and queries of this node's offers to a partner with a contract."""
     router = APIRouter(tags=["management layer"], route_class=Route)
-    path = partial(
-        Paths(router, peers, f"{ROOT}/"),
-        method="GET",
-    )
+    path = partial(Paths(router, peers, f"{ROOT}/"), method="GET")
 
     def check_contract(caller: Caller, contract_id: str) -> None:
         applications.contract_with(caller.node, contract_id)

@@ -153,11 +153,7 @@ async def _unknown_provider(wire: "Wire", name: str) -> Refused:
 # ------------------------------------------------------------ texts
 
 
-def next_step_of(
-    advice: str,
-    job: Json,
-    failure: Json,
-) -> str:
+def next_step_of(advice: str, job: Json, failure: Json) -> str:
     """Return the next step after a job's failure, with the names of job, task, party and node.
 
     ``advice``: the advice for the failure's reason. A placeholder whose name is unknown stays.

@@ -166,11 +166,7 @@ def reader_of(task: Task, tasks: Sequence[Task]) -> str:
     return ""
 
 
-def switched_off(
-    name: str,
-    field: Json,
-    reader: str,
-) -> bool:
+def switched_off(name: str, field: Json, reader: str) -> bool:
     """True for a parameter that a draft sets to False.
 
     By default it would reduce the output table to its ids, and the task that reads the table would

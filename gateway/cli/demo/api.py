@@ -8,11 +8,7 @@ from gateway.cli.demo.failure import DemoFailed
 from gateway.cli.language import language_in_use
 
 
-def request(
-    method: str,
-    url: str,
-    **options: Any,
-) -> Any:
+def request(method: str, url: str, **options: Any) -> Any:
     """Send a request and return the response's JSON. ``options``: as in httpx.request.
 
     Raises `DemoFailed` for a refusal and without a response.

@@ -64,10 +64,7 @@ def _job_failure(
 
 def _progress(job: dict[str, Any]) -> Group:
     """Return each task's status at both parties, and a progress bar below."""
-    table = Table(
-        box=None,
-        pad_edge=False,
-    )
+    table = Table(box=None, pad_edge=False)
     for heading in ("task", "bank (guest)", "partner (host)"):
         table.add_column(t(heading))
     for task in job["tasks"]:
@@ -83,18 +80,12 @@ def _progress(job: dict[str, Any]) -> Group:
     return Group(table, line)
 
 
-def _status_cell(
-    task: dict[str, Any],
-    node: str,
-) -> Text:
+def _status_cell(task: dict[str, Any], node: str) -> Text:
     statuses = list(task["nodes"].get(node, {}).values())
     status = "-"
     if statuses:
         status = statuses[0]
-    return Text(
-        status,
-        style=STATUS_STYLES.get(status, "dim"),
-    )
+    return Text(status, style=STATUS_STYLES.get(status, "dim"))
 
 
 # ------------------------------------------------------------ the result

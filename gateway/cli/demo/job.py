@@ -97,8 +97,5 @@ def _component(
     }
 
 
-def _port(
-    kind: str,
-    key: str,
-) -> dict[str, str]:
+def _port(kind: str, key: str) -> dict[str, str]:
     return {"type": kind, "key": key}

@@ -114,10 +114,7 @@ def prepare(home: Path) -> list[NodeProcess]:
         NodeProcess(PARTNER, home / "partner"),
     ]
     try:
-        home.mkdir(
-            parents=True,
-            exist_ok=True,
-        )
+        home.mkdir(parents=True, exist_ok=True)
         _mark(home)
         pids = [str(pid) for pid in _gateways(nodes)]
         if pids:
@@ -247,10 +244,7 @@ def await_ready(node: NodeProcess) -> None:
     node.addresses = json.loads(ready.read_text())
 
 
-def stop(
-    nodes: Sequence[NodeProcess],
-    engine: str,
-) -> None:
+def stop(nodes: Sequence[NodeProcess], engine: str) -> None:
     """Stop the nodes, then end and remove all of their runs."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         _stop_gateways(nodes, number)

@@ -30,27 +30,17 @@ class Authority:
         self._certificate = (
             self._builder(self._name, self._key)
             .add_extension(
-                x509.BasicConstraints(
-                    ca=True,
-                    path_length=0,
-                ),
+                x509.BasicConstraints(ca=True, path_length=0),
                 critical=True,
             )
             .sign(self._key, SHA256())
         )
 
-    def issue(
-        self,
-        folder: Path,
-        node: str,
-    ) -> dict[str, str]:
+    def issue(self, folder: Path, node: str) -> dict[str, str]:
         """Issue a certificate with a node's id; return the paths of authority, certificate and key
         as PEM files.
         """
-        folder.mkdir(
-            parents=True,
-            mode=0o700,
-        )
+        folder.mkdir(parents=True, mode=0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.DNSName(node), x509.IPAddress(ip_address("127.0.0.1"))]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])

@@ -92,11 +92,7 @@ def run(
         return result
 
 
-def _show(
-    console: Console,
-    text: str,
-    **options: Any,
-) -> None:
+def _show(console: Console, text: str, **options: Any) -> None:
     """Print a text in the language in use."""
     console.print(t(text), soft_wrap=True, **options)
 
@@ -336,12 +332,7 @@ def _upload(
     url = f"{node.operator}/v2/component/upload/file"
     with file.open("rb") as stream:
         parts = {"file": (file.name, stream, "text/csv")}
-        response = request(
-            "POST",
-            url,
-            data=form,
-            files=parts,
-        )
+        response = request("POST", url, data=form, files=parts)
     stored: dict[str, Any] = response["data"]
     return stored
 

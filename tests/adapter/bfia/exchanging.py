@@ -374,10 +374,7 @@ class OneJobNode:
             raise NotFound(f"no audit {audit_id} is known here", reason="AUDIT_UNKNOWN")
         return "APPLIED"
 
-    def permit(
-        self,
-        *_: Any,
-    ) -> None:
+    def permit(self, *_: Any) -> None:
         """Issue no permit before the approval."""
 
 

@@ -277,12 +277,7 @@ def test_problems_are_passed_on_one_by_one(peer, spec_peer):
 FAILURE = Failure("NO_ROOM", "there is no room", "JG3")
 REJECTION = Ending(
     Outcome.REJECTED,
-    datetime(
-        2026,
-        1,
-        1,
-        tzinfo=UTC,
-    ),
+    datetime(2026, 1, 1, tzinfo=UTC),
     FAILURE,
 )
 NO_JOB = refuses(404, "JOB_UNKNOWN", "no such job")
@@ -667,11 +662,7 @@ def test_an_unknown_status_of_the_job_counts_as_none(peer, spec_peer, word):
 # Further answers to queries, and their meaning.
 QUERIES: dict[str, tuple[Answer, Any]] = {
     "empty task status": (
-        job_answer(
-            None,
-            a="SUCCESS",
-            b="",
-        ),
+        job_answer(None, a="SUCCESS", b=""),
         ("RUNNING", {"a": "SUCCESS", "b": "PENDING"}),
     ),
     "outside of data": (

@@ -54,10 +54,7 @@ class Stage:
         return (
             job_id,
             self.site.run(job_id, "guest.0"),
-            self.site.run(
-                job_id,
-                "host.0",
-            ),
+            self.site.run(job_id, "host.0"),
         )
 
     def token(self, run: Run) -> str:

@@ -374,10 +374,7 @@ def test_rows_of_one_customer_are_stored_with_sids_of_their_own(site):
     clicks = "id,y,x0\n1001,1,0.25\n1002,0,1.5\n1001,0,0.75\n1001,1,2.0\n"
     meta = json.dumps({"match_id_name": "id", "label_name": "y"})
 
-    refusal = site.send(
-        clicks,
-        meta=meta,
-    )
+    refusal = site.send(clicks, meta=meta)
     assert problem_paths(refusal) == {"file:4", "file"}
     assert "set extend_sid: true" in refusal["data"]["problems"][0]["rule"]
 

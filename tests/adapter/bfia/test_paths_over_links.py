@@ -27,11 +27,7 @@ class OneLink:
 
 
 def send_control_request(link):
-    client = Client(
-        URL,
-        NO_TLS,
-        links=link,
-    )
+    client = Client(URL, NO_TLS, links=link)
     request = Request(
         "POST",
         PATH,

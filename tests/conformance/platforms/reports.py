@@ -45,10 +45,7 @@ def report_content(
         checker="JG0000000000000777",
         at=at,
     )
-    result = CheckResult(
-        tuple(judgements),
-        jobs=(),
-    )
+    result = CheckResult(tuple(judgements), jobs=())
     return report_of(subject, result)
 
 

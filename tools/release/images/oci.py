@@ -39,11 +39,7 @@ class Image:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-def layer_of(
-    tree: Tree,
-    epoch: int,
-    comment: str,
-) -> Layer:
+def layer_of(tree: Tree, epoch: int, comment: str) -> Layer:
     """Return the layer with the files of a tree."""
     plain = io.BytesIO()
     tree.write(plain, epoch)

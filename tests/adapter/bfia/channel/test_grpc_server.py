@@ -106,10 +106,7 @@ async def test_a_pop_that_is_cancelled_takes_no_message(node, client):
     assert await Container(client, node).pop() == b"x"
 
 
-PUSH = PushInbound(
-    topic="t",
-    payload=b"x",
-)
+PUSH = PushInbound(topic="t", payload=b"x")
 
 
 async def test_what_no_transport_can_use_by_grpc(node):

@@ -76,11 +76,7 @@ def before_the_node() -> list[Case]:
             "no text",
             changed_refusal(POLL, answering({"code": 1})),
         ),
-        Case(
-            "C-2-malformed",
-            "a trace",
-            traced,
-        ),
+        Case("C-2-malformed", "a trace", traced),
         Case(
             "C-2-missing",
             "accepts anything",
@@ -216,21 +212,9 @@ def before_the_node() -> list[Case]:
             "JSON only",
             json_only,
         ),
-        Case(
-            "T-2.1-session",
-            "no session",
-            stored,
-        ),
-        Case(
-            "T-2.1-uri",
-            "any path",
-            stored,
-        ),
-        Case(
-            "T-3-garbage",
-            "any bytes",
-            stored,
-        ),
+        Case("T-2.1-session", "no session", stored),
+        Case("T-2.1-uri", "any path", stored),
+        Case("T-3-garbage", "any bytes", stored),
         Case(
             "S-stranger",
             "any sender",
@@ -351,21 +335,9 @@ def before_the_node() -> list[Case]:
             "always JSON",
             always_json,
         ),
-        Case(
-            "T-2.1-target",
-            "any node",
-            stored,
-        ),
-        Case(
-            "T-2.1-ended",
-            "any job",
-            stored,
-        ),
-        Case(
-            "T-2.1-source",
-            "any sender",
-            stored,
-        ),
+        Case("T-2.1-target", "any node", stored),
+        Case("T-2.1-ended", "any job", stored),
+        Case("T-2.1-source", "any sender", stored),
         Case(
             "M-3-query",
             "no address",
