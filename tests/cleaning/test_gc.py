@@ -433,7 +433,7 @@ def test_a_job_is_not_over_while_a_node_has_not_confirmed_its_stop(tmp_path):
     store.close()
 
 
-def test_what_goes_while_it_is_measured_has_no_size(tmp_path):
+def test_a_file_that_goes_while_it_is_measured_has_size_0(tmp_path):
     assert size_of(tmp_path / "gone") == 0
     assert unchanged_for(tmp_path / "gone", ago(0)) == 0
 

@@ -230,7 +230,7 @@ def test_an_image_with_an_invalid_name_has_no_signature():
         find_signatures("https://no", [])
 
 
-def test_a_layer_without_signature_is_none():
+def test_a_layer_without_its_signature_does_not_count():
     with (
         serving({"1.sig": (200, b'{"layers": [{}]}')}) as shop,
         pytest.raises(

@@ -294,7 +294,7 @@ def test_the_network_of_the_host_reaches_all_services():
     "command",
     [None, [""]],
 )
-def test_an_image_without_a_command(command):
+def test_an_image_without_a_command_is_refused(command):
     with pytest.raises(CommandNotFound, match="has no command"):
         ContainerFiles(Daemon()).check_executable("c", Image("i"), command, {}, [])
 

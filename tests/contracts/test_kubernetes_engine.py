@@ -311,7 +311,7 @@ def wait_until_nothing_is_left(admin: Client, run: str) -> None:
         wait_for(is_gone, f"no {kind} is left")
 
 
-def test_what_is_over_leaves_nothing(harness, admin):
+def test_a_removed_run_leaves_nothing_in_the_cluster(harness, admin):
     engine = harness.engine()
     spec = launch_run(harness, engine, exits(0))
     wait_for_exit(engine, spec.name)

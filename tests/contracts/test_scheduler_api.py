@@ -320,7 +320,7 @@ def test_a_node_that_is_no_party_cannot_submit_a_job(apis, world, spec, sender):
     assert stored_job is None
 
 
-def test_who_may_not_know_decide_report_or_stop(apis, api, world, spec):
+def test_a_stranger_is_refused_as_for_an_unknown_job(apis, api, world, spec):
     """A node that is no party gets the same refusals as for an unknown job."""
     submit(api, world, spec)
     news = report(world, spec, "guest", FAILED)

@@ -57,7 +57,7 @@ def paths_to(
     return [exchange.path.removeprefix(CONTROL) for exchange in requests if exchange.to == node]
 
 
-def test_the_scheduler_on_a_third_node(tmp_path, register):
+def test_a_third_node_schedules_a_job_in_the_order_of_the_standard(tmp_path, register):
     federation = Federation(tmp_path, NODE_IDS, jobs.PATIENT_ENGINE)
     guest = federation[GUEST]
     host = federation[HOST]

@@ -423,7 +423,7 @@ def test_a_job_that_is_run_again_goes_on_from_a_copy(guest, host):
     assert checkpoints(guest, old) | checkpoints(host, old) == old_checkpoints
 
 
-def test_who_does_not_ask_has_none(guest):
+def test_a_job_that_requests_no_checkpoints_has_none(guest):
     """A job has checkpoints only if its parameters ask for them."""
     job_id = guest.submit(stepping_job())
     # The component fails without the variable that names its checkpoint folder.

@@ -438,7 +438,7 @@ def test_requests_from_pages_of_other_sites_are_refused(gateway):
     assert status("evil.example", listener="peer") == 200, "other listeners are for other machines"
 
 
-def test_an_engine_that_is_none_of_ours_is_refused_by_name():
+def test_a_computing_engine_of_other_platforms_is_refused_by_name():
     for kind, name in (("eggroll", "Eggroll"), ("linkis_spark", "Linkis")):
         message = refusal(engine={"kind": kind})
         assert message.startswith("engine.kind: ")
@@ -489,7 +489,7 @@ K8S: Any = {"kind": "kubernetes", "kubernetes": {}}
         ({"allow": {"v": {"privileged": True}}}, "privileged"),
     ],
 )
-def test_what_makes_no_sense_for_containers_is_refused(docker, message):
+def test_settings_that_containers_cannot_have_are_refused(docker, message):
     assert message in refusal(engine=DOCKER | {"docker": docker})
 
 

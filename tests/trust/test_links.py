@@ -282,7 +282,7 @@ def test_only_the_listener_for_peers_takes_links(gateway, listener):
     assert response.status_code == 404
 
 
-def test_a_request_at_the_path_of_links_is_none_without_a_websocket(gateway):
+def test_a_request_without_a_websocket_opens_no_link(gateway):
     assert gateway.request("GET", LINK_PATH, listener="peer").status_code == 404
     headers = {"connection": "upgrade", "upgrade": "websocket"}
     response = gateway.request(

@@ -380,7 +380,7 @@ def test_the_list_of_routes_shows_the_proof_and_the_next_step(node, fields, proo
     "entry",
     [ME, "default"],
 )
-def test_an_entry_by_which_nobody_sends_is_no_fault(node, entry):
+def test_a_route_without_senders_needs_no_proof(node, entry):
     set_routes(
         node,
         {entry: {"url": "https://127.0.0.1:9", "server_name": "gw"}},

@@ -332,7 +332,7 @@ def unreachable_error(peer: Clients) -> PeerUnreachable:
     return error
 
 
-def test_a_port_without_a_listener(tmp_path):
+def test_a_port_without_a_listener_counts_as_not_delivered(tmp_path):
     [port] = free_ports(1)
     with clients(tmp_path, f"http://127.0.0.1:{port}") as peer:
         assert unreachable_error(peer).delivered is False
@@ -536,7 +536,7 @@ POLLS: list[tuple[str, Answer, Any]] = [
     ("profile", "response", "means"),
     POLLS,
 )
-def test_an_answer_to_a_poll_by_profile(peer, calling, profile, response, means):
+def test_a_response_to_a_poll_is_read_as_the_profile_says(peer, calling, profile, response, means):
     peer.will(response)
     with calling(profile) as polled_peer:
         assert meaning(poll, polled_peer) == means
@@ -697,7 +697,7 @@ QUERIES: dict[str, tuple[Answer, Any]] = {
     QUERIES.values(),
     ids=QUERIES,
 )
-def test_an_answer_to_a_query(peer, spec_peer, response, means):
+def test_a_response_to_a_query_is_read_or_refused(peer, spec_peer, response, means):
     peer.will(response)
     assert meaning(query, spec_peer) == means
 

@@ -410,7 +410,7 @@ TIMEOUTS = [
     ("header", "body", "query", "seconds"),
     TIMEOUTS,
 )
-def test_a_timeout_in_every_form(header, body, query, seconds):
+def test_a_timeout_is_read_in_every_form(header, body, query, seconds):
     assert wait_seconds(header, body, query, 120) == seconds
     if body is not None:
         as_text = decode_ask(as_json(timeout=str(body)))

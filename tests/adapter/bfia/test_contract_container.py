@@ -113,7 +113,7 @@ def test_a_report_from_a_containers_address(stage, call):
     contract.check_deviations(call, endpoint, stage)
 
 
-def test_a_report_with_a_token(stage, call):
+def test_a_report_with_a_token_keeps_the_contract(stage, call):
     _, run, _ = stage.start_job()
     report = {
         "task_id": run.task_id,

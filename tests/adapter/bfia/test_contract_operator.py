@@ -251,7 +251,7 @@ ENDPOINTS = (
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=str)
-def test_the_contract_of_a_path(stage, endpoint):
+def test_a_path_keeps_its_contract(stage, endpoint):
     call = stage.caller()
 
     def job_is_unchanged() -> bool:
@@ -263,7 +263,7 @@ def test_the_contract_of_a_path(stage, endpoint):
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=str)
-def test_the_contract_of_a_path_with_the_second_prefix(stage, endpoint):
+def test_a_path_with_the_second_prefix_keeps_its_contract(stage, endpoint):
     call = stage.caller(PLATFORM_V2)
     contract.check_methods(call, endpoint)
     if endpoint.repeatable:

@@ -286,7 +286,7 @@ ENDPOINTS = (
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=str)
-def test_the_contract_of_a_path(stage, call, endpoint):
+def test_a_path_keeps_its_contract(stage, call, endpoint):
     def read_state() -> Any:
         local = stage.site.local_job(stage.joined.job_id)
         return visible_job(stage.scheduled_job()), visible_part(local)
@@ -484,7 +484,7 @@ AUDIT_ENDPOINTS = (
 
 
 @pytest.mark.parametrize("endpoint", AUDIT_ENDPOINTS, ids=str)
-def test_the_contract_of_a_path_of_the_job_audit(stage, audits, endpoint):
+def test_a_path_of_the_job_audit_keeps_its_contract(stage, audits, endpoint):
     contract.check(audits, endpoint, stage)
 
 

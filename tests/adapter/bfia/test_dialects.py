@@ -194,7 +194,7 @@ def has_received_stop(site, job_id):
 
 
 @pytest.mark.parametrize("partner", PROFILES)
-def test_a_job_with_a_peer_of_each_dialect(site, partner):
+def test_a_job_succeeds_with_a_peer_of_each_dialect(site, partner):
     success, code, task_states = ANSWERS[partner]
     site.peer.will(by_path(task_poll=states(*task_states, code=code), other=says(success)))
     spec = a_job_with(partner)

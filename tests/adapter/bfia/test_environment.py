@@ -299,7 +299,7 @@ WRITTEN_VALUES = [
 
 
 @pytest.mark.parametrize(("value", "written"), WRITTEN_VALUES)
-def test_the_text_of_a_value(value, written):
+def test_a_value_has_one_text_in_the_environment(value, written):
     assert encode_parameter(value) == written
 
 

@@ -40,7 +40,7 @@ NOT_IN_EXCHANGES = {
     EXCHANGES,
     ids=EXCHANGE_IDS,
 )
-def test_an_exchange(name, exchange, served, tmp_path):
+def test_an_exchange_is_as_its_file_says(name, exchange, served, tmp_path):
     expect_as_written(exchange, PROFILES[name], served, tmp_path)
 
 

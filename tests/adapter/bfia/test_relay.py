@@ -450,7 +450,7 @@ def test_a_relay_refuses_by_name_and_records_it(chain):
     assert entry["detail"]["target"] == B
 
 
-def test_what_comes_back_or_goes_too_far_is_refused(allowed):
+def test_requests_that_loop_or_pass_too_many_relays_are_refused(allowed):
     set_route(
         allowed.x,
         B,

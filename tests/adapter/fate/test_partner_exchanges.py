@@ -66,7 +66,7 @@ job/stop
 HEADERS_OF_PEER = {"x-source-node-id": PEER, "initiator-party-id": PEER}
 
 
-def test_what_is_asked_of_us(world, flow):
+def test_our_responses_to_fate_are_as_recorded(world, flow):
     exchanges = [
         *exchanges_of_a_job_that_fate_schedules(world, flow),
         *exchanges_of_a_job_that_we_schedule(world, flow),
@@ -78,7 +78,7 @@ def test_what_is_asked_of_us(world, flow):
     assert ending.outcome is Outcome.SUCCEEDED
 
 
-def test_what_is_asked_by_us():
+def test_our_requests_to_fate_are_as_recorded():
     fate = Fate()
     send_requests_of_a_scheduler(fate)
     send_requests_of_a_participant(fate)

@@ -219,7 +219,7 @@ WORKER_PATHS = [path.removeprefix("/v2") for path in (*FOR_WORKERS, "/v2/worker/
         ("/partner/job/start", {**party(), "more": LONG_TEXT}, 5001),
     ],
 )
-def test_what_is_out_of_order_or_unknown(flow, path, body, code):
+def test_requests_out_of_order_or_about_unknown_jobs_are_refused(flow, path, body, code):
     flow.post("/partner/job/create", {**dag(), **party()})
 
     response = flow.post(path, body)

@@ -226,7 +226,7 @@ class RecordingPeer:
         return TransportOutbound(code=OK).SerializeToString()
 
 
-async def test_what_a_peer_gets_in_each_mode(alpha, client):
+async def test_a_peer_gets_metadata_and_payload_as_its_profile_says(alpha, client):
     peer = RecordingPeer()
     json_container = Speaker(client, alpha, Form.JSON)
     bare_container = Speaker(client, alpha, Form.RAW)

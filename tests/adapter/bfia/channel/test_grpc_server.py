@@ -109,7 +109,7 @@ async def test_a_pop_that_is_cancelled_takes_no_message(node, client):
 PUSH = PushInbound(topic="t", payload=b"x")
 
 
-async def test_what_no_transport_can_use_by_grpc(node):
+async def test_unusable_messages_are_refused_by_grpc(node):
     node.sessions["ended"] = False
     async with grpc_container(node) as container:
         assert await container.push(PopInbound(timeout=5)) == "E0000000400"

@@ -73,7 +73,7 @@ COMPLETE = {
     COMPLETE.values(),
     ids=COMPLETE,
 )
-async def test_a_complete_response(connections, octets):
+async def test_a_complete_response_is_read_in_every_framing(connections, octets):
     with scripted() as (peer, url):
         peer.will(raw(octets))
 

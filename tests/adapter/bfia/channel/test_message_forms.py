@@ -221,7 +221,7 @@ PEER_INVOKES = {
     PEER_INVOKES.values(),
     ids=PEER_INVOKES,
 )
-async def test_what_peers_bring_in_protobuf_or_bare(
+async def test_messages_of_peers_are_read_in_protobuf_and_bare(
     local_node, local_client, headers, body, layout
 ):
     response = await local_client.post(

@@ -190,7 +190,7 @@ UNUSABLE = {
 @pytest.mark.parametrize(
     ("form", "topic", "end", "headers", "code"), UNUSABLE.values(), ids=UNUSABLE
 )
-async def test_what_no_transport_can_use(
+async def test_unusable_messages_are_refused_in_every_form(
     local_node, local_client, way, form, topic, end, headers, code
 ):
     local_node.sessions["ended"] = False
