@@ -21,16 +21,19 @@ from gateway.domain.attestation import (
     SOFTWARE,
     TDX,
     UAS,
+    AttestationPolicy,
     Claims,
     ReportRefused,
     UnifiedReport,
 )
+from gateway.domain.problems import Problem
 
 log = structlog.get_logger(__name__)
 
 PLUG_INS = "bfia_gateway.tee_verifiers"  # group of entry points
 BUILT_IN = (SGX, TDX, SOFTWARE)  # platforms
 DCAP_LIBRARY = "dcap_qvl"  # module of the package dcap-qvl
+NOT_VERIFIABLE = "TEE_NOT_VERIFIABLE"  # reason of policies whose reports this node cannot verify
 
 # Platforms of the standard without a verifier here -> the reason.
 NOT_HERE: Mapping[str, str] = MappingProxyType(
@@ -61,6 +64,7 @@ class Verifiers:
 
     def __init__(self, software_keys: Mapping[str, PublicKeyTypes]) -> None:
         """``software_keys``: keys that sign software reports, by the SHA-256 of their DER form."""
+        self._software_keys = frozenset(software_keys)
         self._by_platform: dict[str, Verifier] = dict(_plug_ins())
         self._by_platform[SOFTWARE] = SoftwareVerifier(software_keys)
         for platform in (SGX, TDX):
@@ -74,7 +78,7 @@ class Verifiers:
         """Return the claims of a report with a valid signature. Raises `ReportRefused`."""
         verifier = self._by_platform.get(report.platform)
         if verifier is None:
-            why = NOT_HERE.get(report.platform, "no such platform is known")
+            why = _why_not_here(report.platform)
             raise ReportRefused(
                 "TEE_PLATFORM_UNSUPPORTED",
                 f"reports of {report.platform[:100]!r} are not verified here: {why}",
@@ -89,6 +93,49 @@ class Verifiers:
                 "TEE_VERIFIER_FAILED",
                 f"the verifier of {report.platform} failed: {type(error).__name__}",
             ) from error
+
+    def problems(
+        self,
+        policy: AttestationPolicy,
+        path: str = "tee",
+    ) -> list[Problem]:
+        """Return why this node can verify no report that a policy accepts; empty if it can.
+
+        ``path`` is that of the policy.
+        """
+        why = self._obstacle(policy.platform)
+        if why:
+            rule = f"reports of this platform cannot be verified by this node: {why}"
+            return [Problem(f"{path}.platform", rule, policy.platform, reason=NOT_VERIFIABLE)]
+        if policy.platform == SOFTWARE and not self._knows_signer(policy):
+            rule = (
+                "reports of these signers cannot be verified by this node: tee.software_keys has "
+                "none of their keys"
+            )
+            signers = ", ".join(policy.signers)
+            return [Problem(f"{path}.signers", rule, signers, reason=NOT_VERIFIABLE)]
+        return []
+
+    def _obstacle(self, platform: str) -> str:
+        """Return why no report of a platform can be verified; empty if reports can be."""
+        if platform not in self._by_platform:
+            return _why_not_here(platform)
+        if platform in (SGX, TDX) and not has_dcap():
+            return "the library for quotes of SGX and TDX is not installed"
+        if platform == SOFTWARE and not self._software_keys:
+            return "tee.software_keys names no key"
+        return ""
+
+    def _knows_signer(self, policy: AttestationPolicy) -> bool:
+        """Return whether a software report of an accepted signer can be verified."""
+        if not policy.signers:
+            return True
+        return not self._software_keys.isdisjoint(policy.signers)
+
+
+def _why_not_here(platform: str) -> str:
+    """Return why there is no verifier for a platform."""
+    return NOT_HERE.get(platform, "no such platform is known")
 
 
 def platforms() -> tuple[str, ...]:

@@ -103,6 +103,7 @@ def build_engine_services(
             allow=settings.engine.docker.allow,
             attested={name: policy.platform for name, policy in settings.tee.providers.items()},
             storage_rule=registries.storage.mismatch_consequence,
+            report_problems=registries.tee_policies.setting_problems,
         ),
         workspace=Workspace(
             settings.storage.path,

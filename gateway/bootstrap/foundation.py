@@ -10,10 +10,11 @@ from typing import TextIO
 from anyio import CapacityLimiter
 
 from adapter.bfia.management.flows import read_flow
+from gateway.attestation.verifiers import Verifiers
 from gateway.auth import RunTokens
 from gateway.bootstrap import parts
 from gateway.config.schema import Settings
-from gateway.config.schema.tee import policies_of
+from gateway.config.schema.tee import policies_of, software_keys_of
 from gateway.config.secrets import database_url, webhook_receivers
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
@@ -97,6 +98,7 @@ class Registries:
     sharing: Sharing  # which jobs and partners may use the datasets
     stored_applications: SqlApplications  # to and from partners
     trust: Trust  # contracts and permits of jobs
+    verifiers: Verifiers  # of attestation reports
     tee_policies: TeePolicies  # of the attestation reports of runs
     model_permits: ModelPermits
     feed: Feed  # of events
@@ -182,6 +184,7 @@ def build_registries(foundation: Foundation) -> Registries:
     stored_applications = SqlApplications(store)
     holdings = PermitHoldings(node, stored_applications, roles, read_flow, clock)
     feed = Feed(store, node)
+    verifiers = Verifiers(software_keys_of(settings.tee))
     return Registries(
         storage=storage,
         datasets=datasets,
@@ -201,12 +204,14 @@ def build_registries(foundation: Foundation) -> Registries:
             roles,
             clock,
         ),
+        verifiers=verifiers,
         tee_policies=TeePolicies(
             node,
             policies_of(settings.tee),
             stored_applications,
             roles,
             clock,
+            verifiers,
         ),
         model_permits=ModelPermits(node, stored_applications, models, holdings, clock),
         feed=feed,

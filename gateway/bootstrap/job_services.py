@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adapter.bfia.environment import session_id
-from gateway.attestation.verifiers import Verifiers
 from gateway.bootstrap import parts
 from gateway.bootstrap.engine_services import EngineServices, named_engine_at
 from gateway.bootstrap.foundation import Foundation, Registries
 from gateway.bootstrap.late import LateServices
 from gateway.bootstrap.peer_services import PeerServices
 from gateway.bootstrap.run_services import RunServices
-from gateway.config.schema.tee import software_keys_of
 from gateway.data.combined_storage import Storages
 from gateway.data.workspace import check_storage, try_to_write
 from gateway.domain.spec import NodeId
@@ -73,7 +71,6 @@ class ParticipationServices:
     participant: Participant  # takes requests of scheduling nodes
     container_callbacks: ContainerCallbacks
     attested_runs: AttestedRuns
-    verifiers: Verifiers  # of attestation reports
     cleaner: Cleaner
 
 
@@ -218,7 +215,6 @@ def build_participation(
         engines.resources,
         deleting,
     )
-    verifiers = Verifiers(software_keys_of(foundation.settings.tee))
     return ParticipationServices(
         inheritance=inheritance,
         readiness=readiness,
@@ -233,10 +229,9 @@ def build_participation(
             runs.executor,
             registries.storage,
             registries.tee_policies,
-            verifiers,
+            registries.verifiers,
             registries.audit,
         ),
-        verifiers=verifiers,
         cleaner=Cleaner(
             leftovers,
             engines.engine,

@@ -46,6 +46,7 @@ from gateway.config.secrets import oidc_client
 from gateway.console import session
 from gateway.domain.applications import Application, Kind
 from gateway.domain.dry_run import JobPlan
+from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.http import documents
 from gateway.http.app import Mounted
@@ -350,7 +351,15 @@ def _compose_application(services: Services, body: applications.Applying) -> App
         signing=body.signing or _signing(services, body.partner),
         tee=policy_of(body.tee),
     )
-    return client.compose_application(services.partners.card, draft, services.foundation.clock())
+    tee_problems: Sequence[Problem] = ()
+    if draft.tee is not None:
+        tee_problems = services.registries.verifiers.problems(draft.tee)
+    return client.compose_application(
+        services.partners.card,
+        draft,
+        services.foundation.clock(),
+        tee_problems,
+    )
 
 
 def _signing(services: Services, partner: NodeId) -> str:

@@ -97,6 +97,7 @@ def build_partner_services(
         write_audit=audit,
         clock=foundation.clock,
         keys_of=peers.peer_table.keys_of,
+        verifier_problems=registries.verifiers.problems,
     )
     announcements = Announcements(
         applications,

@@ -128,7 +128,7 @@ def _interconn_mounts(services: Services) -> list[Mounted]:
         ),
         interconn.outputs_router(services.partners.outputs, peers),
         attestation.peer_router(
-            services.participation.verifiers,
+            services.registries.verifiers,
             services.peers.protocol.key,
             foundation.clock,
             peers,

@@ -122,14 +122,6 @@ def _statements(node: Installation) -> Step:
     return network.statements_of(node.settings)
 
 
-def _attestation(node: Installation) -> Step:
-    """Check the policies of attestation reports.
-
-    Fails and warns as `attestation.reports_of` does.
-    """
-    return attestation.reports_of(node.settings)
-
-
 # The checks by name, in their order.
 STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "database": machine.database,
@@ -151,6 +143,6 @@ STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "signing": _signing,
     "statements": _statements,
     "approval": network.approval,
-    "attestation": _attestation,
+    "attestation": attestation.attestation,
     "routes": network.routes,
 }

@@ -221,6 +221,15 @@ def tee_policies(contract: Application) -> list[AttestationPolicy]:
     return [policy for policy in policies if policy is not None]
 
 
+def tee_demands(contract: Application) -> list[Demand]:
+    """Return the policies of attestation reports in a contract, with the contract as their source.
+
+    Empty for a contract without any.
+    """
+    source = f"contract {contract.number} with {contract.partner}"
+    return [Demand(source, policy) for policy in tee_policies(contract)]
+
+
 def approved_tee(
     contract: Application,
     policy: AttestationPolicy | None,

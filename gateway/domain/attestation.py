@@ -28,6 +28,10 @@ _REPORT_VERSION = "1.0"
 _REPORT_TYPES = ("BackgroundCheck", "Passport", "Uas")
 _LARGEST_REPORT = 256 * 1024  # characters; a quote with its collateral has about 25,000
 _LONGEST_MESSAGE = 500  # characters of a refusal: texts of a report may be long
+# Why a run that has to prove its TEE cannot work with its data (TEE_STORAGE).
+STORAGE_RULE = (
+    "the data of a run that has to prove its TEE must be in the node's folder, or in S3 with a role"
+)
 # Seconds beyond max_age, for a report that is being verified, after which its run is ended.
 _REPORT_GRACE = 15
 # Lets reports made at the moment of the launch pass on machines whose clocks differ a little.

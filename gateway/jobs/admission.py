@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from shlex import quote
 
 from engines.base import EngineDown, EngineError
+from gateway.attestation.verifiers import NOT_VERIFIABLE
 from gateway.data.sharing import NotShared, Sharing
 from gateway.domain import approval, rerun, validation
 from gateway.domain.approval_rules import CREATE, START, Verdict
@@ -400,11 +401,16 @@ class Admission:
         draft.refuse(refusal, problem("contract", text, remedy))
 
     def _check_reports(self, draft: Draft) -> None:
-        """Refuse a job whose runs here could bring no report that all policies accept."""
+        """Refuse a job whose runs here could bring no report that all policies accept.
+
+        None is accepted either if this node cannot verify it.
+        """
         refusal = self._rules.tee_policies.refusal(draft.spec)
         if refusal is None:
             return
         remedy = "have the contract or tee.providers changed, so that one report suits both"
+        if refusal.reason == NOT_VERIFIABLE:
+            remedy = next_step(refusal.reason, ENGLISH).rstrip(".")
         draft.refuse(refusal, *as_problems("contract", refusal.problems, remedy))
 
     def _check_components(self, draft: Draft) -> None:
@@ -417,7 +423,8 @@ class Admission:
         if not_shared is not None:
             # Nodes that may not use a dataset learn nothing further about it.
             draft.hidden = frozenset(entry.path for entry in not_shared.problems)
-        problems, warnings = self._planner.check(spec, draft.hidden)
+        attested = self._rules.tee_policies.providers_with_reports(spec)
+        problems, warnings = self._planner.check(spec, draft.hidden, attested)
         draft.warnings += [str(warning) for warning in warnings]
         draft.items += _component_items(problems, warnings)
         if not_shared is not None:

@@ -159,14 +159,17 @@ class Applications:
         write_audit: WriteAudit,
         clock: Clock,
         keys_of: Callable[[NodeId], Sequence[str]],
+        verifier_problems: Callable[[AttestationPolicy], Sequence[Problem]],
     ) -> None:
         """``effects`` has no entry for a kind without consequences.
 
         ``write_audit`` is called with changes by partners; changes by people are audited elsewhere.
 
-        ``keys_of`` returns the public keys in the route of a node.
+        ``keys_of`` returns the public keys in the route of a node. ``verifier_problems`` returns
+        why this node can verify no report of a policy.
         """
         self.store = store
+        self._verifier_problems = verifier_problems
         self._effects = effects
         self._calls = calls
         self._lanes = lanes
@@ -384,7 +387,7 @@ class Applications:
         undecided = replace(self.store.get(number), **changes)
         _check_limits(undecided)
         if approve:
-            changes["tee_approved"] = _approved_tee(undecided)
+            changes["tee_approved"] = self._approved_tee(undecided)
         token = ""  # the permit; a contract has none
         token_digest = ""
         if approve:
@@ -406,6 +409,29 @@ class Applications:
         after = self._change(undecided, record)
         self._deliver_soon(after)
         return undecided, after
+
+    def _approved_tee(self, undecided: Application) -> AttestationPolicy | None:
+        """Return the attestation reports of a contract's approval; None without any.
+
+        Raises `Invalid` for an approval that contradicts the application, demands reports that this
+        node cannot verify, or is for no contract.
+        """
+        policy = undecided.tee_approved
+        if policy is not None and undecided.kind is not Kind.CONTRACT:
+            rule = "is only for an application for a contract: leave it out"
+            raise Invalid([Problem("tee", rule)])
+        approved = applications.approved_tee(undecided, policy)
+        if approved is None:
+            return None
+        if isinstance(approved, Contradiction):
+            problems = list(approved.problems)
+            for demanded in applications.tee_policies(undecided):
+                problems += self._verifier_problems(demanded)
+            raise Invalid(problems, reason="TEE_POLICY_CONFLICT")
+        not_verifiable = self._verifier_problems(approved)
+        if not_verifiable:
+            raise Invalid(not_verifiable)
+        return approved
 
     def terminate(
         self,
@@ -696,21 +722,6 @@ def _check_limits(undecided: Application) -> None:
     if excess != UNLIMITED:
         rule = f"must be within the scope that was applied for: {requested}"
         raise Invalid([Problem("scope", rule, str(excess))])
-
-
-def _approved_tee(undecided: Application) -> AttestationPolicy | None:
-    """Return the attestation reports of a contract's approval; None without any.
-
-    Raises `Invalid` for an approval that contradicts the application, or is for no contract.
-    """
-    policy = undecided.tee_approved
-    if policy is not None and undecided.kind is not Kind.CONTRACT:
-        rule = "is only for an application for a contract: leave it out"
-        raise Invalid([Problem("tee", rule)])
-    approved = applications.approved_tee(undecided, policy)
-    if isinstance(approved, Contradiction):
-        raise Invalid(approved.problems, reason="TEE_POLICY_CONFLICT")
-    return approved
 
 
 def _checked(application: Application, change: ApplicationChange) -> Application:

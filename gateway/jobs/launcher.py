@@ -21,7 +21,7 @@ from engines.multi import SeveralEngines
 from gateway.config.schema.engine import Allowance
 from gateway.data.workspace import DiskWatch, Placement, Workspace
 from gateway.domain import approval
-from gateway.domain.attestation import Attestation, run_binding
+from gateway.domain.attestation import STORAGE_RULE, Attestation, run_binding
 from gateway.domain.execution.messages import (
     Done,
     Event,
@@ -192,11 +192,7 @@ class Launching:
             return
         addresses = (*run.data.inputs.values(), *run.data.outputs.values())
         if not all(self._rules.limits_access(address.storage) for address in addresses):
-            raise EngineFailed(
-                "the data of a run that has to prove its TEE must be in the node's folder, or in "
-                "S3 with a role",
-                reason="TEE_STORAGE",
-            )
+            raise EngineFailed(STORAGE_RULE, reason="TEE_STORAGE")
 
     def _with_demanded_report(self, local: LocalJob, run: Run) -> Run:
         """Return a run with the report that it has to bring. Raises `Invalid`."""

@@ -15,6 +15,7 @@ from gateway.data.datasets import Datasets
 from gateway.data.models import Models
 from gateway.data.registration import CSV
 from gateway.domain import models, rerun, resources, validation
+from gateway.domain.attestation import STORAGE_RULE
 from gateway.domain.dag import DagNode, once_per_component
 from gateway.domain.problems import Problem
 from gateway.domain.resources import Defaults, RunLimits, TaskPlacement
@@ -95,13 +96,17 @@ class TaskPlanner:
     # -------------------------------------------------- before a job is accepted
 
     def check(
-        self, spec: JobSpec, hidden: Collection[str] = ()
+        self,
+        spec: JobSpec,
+        hidden: Collection[str] = (),
+        attested: Collection[str] = (),
     ) -> tuple[list[Problem], list[Problem]]:
         """Return the problems that reject a job at this node, and the warnings.
 
         ``hidden`` are the paths in the job that name datasets which the job may not use. Whether
         such a dataset exists, and in which storage, makes no difference to the result, so that a
-        partner cannot probe for it.
+        partner cannot probe for it. ``attested`` are the providers whose runs have to prove their
+        TEE.
         """
         problems: list[Problem] = []
         warnings: list[Problem] = []
@@ -125,7 +130,7 @@ class TaskPlanner:
                 problems += planned.problems
                 warnings += planned.warnings
                 warnings += flow_checks.unused_or_missing_dataset(task)
-        problems += self._storage_mismatches(spec, plans)
+        problems += self._storage_problems(spec, plans, attested)
         for plan in plans.values():
             warnings += self._format_warnings(plan, plans, hidden)
         warnings += lost_columns(spec, plans)
@@ -168,14 +173,16 @@ class TaskPlanner:
         """
         return [self._plan(task).run for task in self._party_tasks(spec, dag_node)]
 
-    def _storage_mismatches(
+    def _storage_problems(
         self,
         spec: JobSpec,
         plans: Plans,
+        attested: Collection[str],
     ) -> Iterator[Problem]:
         """Yield a problem for each task whose component cannot use the storage of its data.
 
-        Another problem is a storage whose key is not for runs. The storage of a task is that of its
+        Other problems are a storage whose key is not for runs and, for providers in ``attested``,
+        one that would give a run its inputs without a report. The storage of a task is that of its
         data, which may be the output of an earlier task.
         """
         storage_of: dict[tuple[str, str], str] = {}  # task and party's label -> storage
@@ -196,6 +203,8 @@ class TaskPlanner:
             rule = self.storage.refusal_of_runs(storage)
             if rule:
                 yield Problem(task.path, rule, reason="STORAGE_KEY_NOT_SHARED")
+            elif task.provider.name in attested and not self.storage.limits_runs(storage):
+                yield Problem(task.path, STORAGE_RULE, reason="TEE_STORAGE")
 
     def _storage_mismatch(
         self,
@@ -475,7 +484,7 @@ class TaskPlanner:
         addresses = {**model_inputs, **inputs.addresses}
         engine = self._engines[provider.place]
         data_storages = [address.storage for address in addresses.values()]
-        # If no storage fits, `_storage_mismatches` reports the problem.
+        # If no storage fits, `_storage_problems` reports the problem.
         storage = self._storage_for(task.component, data_storages, engine) or NODE_FOLDER
         run_limits = resources.run_limits(spec, party, self._defaults)
         # Checkpoints are in the node's folder, unless the engine does not see that folder.

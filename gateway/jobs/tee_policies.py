@@ -1,9 +1,10 @@
 """The policies of attestation reports: of the node's settings by provider, and of its contracts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from gateway.attestation.verifiers import NOT_VERIFIABLE, Verifiers
 from gateway.domain import datasets
-from gateway.domain.applications import APPROVED, Kind, tee_policies
+from gateway.domain.applications import APPROVED, Kind, tee_demands
 from gateway.domain.attestation import Attestation, AttestationPolicy, ReportRefused
 from gateway.domain.attestation_policies import Contradiction, Demand, combined
 from gateway.domain.dag import RolesOf, once_per_component
@@ -12,6 +13,7 @@ from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import Invalid
 from gateway.ports import Clock
 from gateway.store.applications import SqlApplications
+from provider_registry.model import join
 
 _CONFLICT = "TEE_POLICY_CONFLICT"
 
@@ -26,17 +28,29 @@ class TeePolicies:
         applications: SqlApplications,
         roles_of: RolesOf,
         clock: Clock,
+        verifiers: Verifiers,
     ) -> None:
         self._node = node
         self._by_provider = by_provider
         self._applications = applications
         self._roles_of = roles_of
         self._clock = clock
+        self._verifiers = verifiers
 
     def platform_of(self, provider: str) -> str:
         """Return the platform that the settings demand of a provider's runs; empty for none."""
         policy = self._by_provider.get(provider)
         return policy.platform if policy else ""
+
+    def setting_problems(self, provider: str) -> list[Problem]:
+        """Return why this node can verify no report that its settings demand of a provider's runs.
+
+        Empty if it can, or if the settings demand none.
+        """
+        policy = self._by_provider.get(provider)
+        if policy is None:
+            return []
+        return self._verifiers.problems(policy, join("tee.providers", provider))
 
     def demanded_report(
         self,
@@ -80,23 +94,51 @@ class TeePolicies:
             raise ReportRefused(_CONFLICT, "; ".join(map(str, policy.problems)))
         return policy
 
-    def refusal(self, spec: JobSpec) -> Invalid | None:
-        """Return the refusal of a job whose runs here have policies that contradict each other.
+    def providers_with_reports(self, spec: JobSpec) -> frozenset[str]:
+        """Return the providers of a job's runs here that have to bring reports."""
+        of_contracts = list(self._of_contracts(spec))
+        return frozenset(
+            provider
+            for provider in self._providers(spec)
+            if of_contracts or provider in self._by_provider
+        )
 
-        It has the contradictions of all providers, each once. None if there are none.
+    def refusal(self, spec: JobSpec) -> Invalid | None:
+        """Return the refusal of a job whose runs here could bring no report that is accepted.
+
+        Their policies contradict each other (TEE_POLICY_CONFLICT), or this node cannot verify the
+        reports (TEE_NOT_VERIFIABLE). It has the problems of all providers, each once. None if there
+        are none.
         """
         of_contracts = list(self._of_contracts(spec))
-        problems: dict[Problem, None] = {}
+        contradictions: dict[Problem, None] = {}
+        not_verifiable: dict[Problem, None] = {}
         for provider in self._providers(spec):
             demands = [*self._of_provider(provider), *of_contracts]
             if not demands:
                 continue
             policy = combined(demands)
             if isinstance(policy, Contradiction):
-                problems.update(dict.fromkeys(policy.problems))
-        if not problems:
-            return None
-        return Invalid(problems, reason=_CONFLICT)
+                contradictions.update(dict.fromkeys(policy.problems))
+            else:
+                not_verifiable.update(dict.fromkeys(self._not_verifiable(policy, demands)))
+        problems = [*contradictions, *not_verifiable]
+        if contradictions:
+            return Invalid(problems, reason=_CONFLICT)
+        if not_verifiable:
+            return Invalid(problems, reason=NOT_VERIFIABLE)
+        return None
+
+    def _not_verifiable(
+        self,
+        policy: AttestationPolicy,
+        demands: Iterable[Demand],
+    ) -> Iterator[Problem]:
+        """Yield why this node can verify no report of a policy that some demands make together."""
+        distinct = dict.fromkeys(demand.source for demand in demands)
+        sources = " and ".join(distinct)
+        for problem in self._verifiers.problems(policy):
+            yield problem._replace(rule=f"demanded by {sources}: {problem.rule}")
 
     def _of_provider(self, provider: str) -> Iterator[Demand]:
         """Yield the policy that the settings have for a provider, if there is one."""
@@ -116,9 +158,7 @@ class TeePolicies:
             for contract in contracts:
                 if not contract.holds(now):
                     continue
-                source = f"contract {contract.number} with {partner}"
-                for policy in tee_policies(contract):
-                    yield Demand(source, policy)
+                yield from tee_demands(contract)
 
     def _providers(self, spec: JobSpec) -> list[str]:
         """Return the providers of a job's runs at this node, each once."""

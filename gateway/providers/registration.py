@@ -74,6 +74,11 @@ def accept_any_storage(engines: Sequence[str]) -> str:
     return ""
 
 
+def demand_no_reports(provider: str) -> Sequence[Problem]:
+    """Return nothing: this node demands no attestation reports of a provider's runs."""
+    return ()
+
+
 class Providers:
     """The provider registry as vendors and admins use it."""
 
@@ -87,6 +92,7 @@ class Providers:
         allow: Mapping[str, Allowance] = MappingProxyType({}),
         attested: Mapping[str, str] = MappingProxyType({}),
         storage_rule: Callable[[Sequence[str]], str] = accept_any_storage,
+        report_problems: Callable[[str], Sequence[Problem]] = demand_no_reports,
     ) -> None:
         """Build the use cases from their parts.
 
@@ -96,6 +102,8 @@ class Providers:
         - ``attested``: TEE platforms of which runs must bring reports, by the provider's name
         - ``storage_rule`` returns why this node cannot use a component's storage engines; empty if
           it can
+        - ``report_problems`` returns why this node can verify no report that it demands of a
+          provider's runs, by the provider's name
         """
         self.registry = registry
         self._images = images
@@ -104,6 +112,7 @@ class Providers:
         self._allow = allow
         self._attested = attested
         self._storage_rule = storage_rule
+        self._report_problems = report_problems
         # Limits the threads that the listeners use for registrations, as these may wait long for
         # images.
         self.limiter = CapacityLimiter(MAX_CONCURRENT)
@@ -142,6 +151,7 @@ class Providers:
             single=single,
         )
         provider = self._with_storage_warnings(provider)
+        provider = self._with_report_warnings(provider)
         # Another requester may have registered the name during the inspection.
         owner = self.registry.repository.claim(provider.name, by.as_owner)
         _check_owner(provider.name, owner, by)
@@ -199,6 +209,19 @@ class Providers:
             if rule:
                 path = join("components_description", name, "storageEngine")
                 warnings.append(Problem(path, rule, list(component.storage_engines)))
+        if not warnings:
+            return provider
+        return replace(provider, warnings=bounded([*warnings, *provider.warnings]))
+
+    def _with_report_warnings(self, provider: Provider) -> Provider:
+        """Add a warning for attestation reports of its runs that this node cannot verify."""
+        warnings = []
+        for problem in self._report_problems(provider.name):
+            rule = (
+                f"{problem.rule}; jobs that need this provider are refused here "
+                "(TEE_NOT_VERIFIABLE)"
+            )
+            warnings.append(Problem(problem.path, rule, problem.got))
         if not warnings:
             return provider
         return replace(provider, warnings=bounded([*warnings, *provider.warnings]))

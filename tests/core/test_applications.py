@@ -77,6 +77,7 @@ class Site:
             self._note,
             self._clock,
             keys_of=self._no_keys,
+            verifier_problems=self._no_problems,
         )
 
     def _note(self, *entry):
@@ -86,6 +87,9 @@ class Site:
         return self.now
 
     def _no_keys(self, node):
+        return ()
+
+    def _no_problems(self, policy):
         return ()
 
     def add(self, application):

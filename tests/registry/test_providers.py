@@ -4,6 +4,7 @@ import pytest
 
 from engines.base import EngineDown, ImageMetadata
 from gateway.domain.dag import ComponentRef, Dag, DagNode
+from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images
 from gateway.providers.registration import Providers, Requester, audit_detail
@@ -158,6 +159,28 @@ def test_images_for_this_kind_of_engine_are_pinned_as_usual(providers, engine):
     provider = providers.registry.get(KEY)
     assert provider.warnings == ()
     assert provider.digests == {IMAGE: "sha256:1"}
+
+
+# ------------------------------------------------------------ attestation reports
+
+
+def test_reports_that_this_node_cannot_verify_are_a_warning():
+    problem = Problem("tee.providers.acme.platform", "cannot be verified", "TDX")
+    engine = LabelledEngine(node="n", installation="i", images={IMAGE: Script()})
+    providers = Providers(
+        Registry(MemoryRepository()),
+        Images({"": engine}.get, 0.0),
+        list,
+        report_problems=returning([problem]),
+    )
+
+    providers.register(a_request(), ADMIN)
+
+    [warning] = providers.registry.get(KEY).warnings
+    assert warning.path == "tee.providers.acme.platform"
+    assert warning.got == "TDX"
+    assert warning.rule.startswith("cannot be verified; jobs that need this provider are refused")
+    assert "TEE_NOT_VERIFIABLE" in warning.rule
 
 
 # ------------------------------------------------------------ approvals

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from adapter.bfia.examples import A_PROVIDER
+from gateway.config.schema.tee import TeePolicy
 from tests.core.example_jobs import IMAGE, wait_for_end
 from tests.inprocess import ME, PEER, uploaded
 from tests.memory_engine import MemoryEngine, Script
@@ -33,6 +34,7 @@ OF_BOTH = "bb" * 32
 MISMATCH = "TEE_MEASUREMENT_MISMATCH"
 CONFLICT = "TEE_POLICY_CONFLICT"
 CONTRACT = policy(measurements=[OF_BOTH, OF_CONTRACT])
+OF_UNKNOWN_SIGNER = policy(measurements=[OF_BOTH], signers=["ee" * 32])
 
 
 @pytest.fixture(scope="module")
@@ -266,6 +268,56 @@ def test_every_problem_of_a_policy_is_named_before_anything_is_sent(nodes):
         "tee.more",
     }
     assert not me.stored_applications.list()
+
+
+def test_reports_that_this_node_cannot_verify_are_not_applied_for(nodes):
+    me, _ = nodes
+    body = {
+        "kind": "contract",
+        "partner": PEER,
+        "url": "ftp://x",
+        "tee": OF_UNKNOWN_SIGNER,
+    }
+
+    refusal = call_api(me, "POST", "/applications", body, 400)
+
+    assert paths_of(refusal) == {"url", "tee.signers"}
+    assert not me.stored_applications.list()
+
+
+def test_reports_that_this_node_cannot_verify_are_not_approved(nodes):
+    me, peer = nodes
+    _, theirs = applied(me, peer)
+
+    refusal = call_api(
+        peer,
+        "POST",
+        f"/applications/{theirs}/approve",
+        {"tee": OF_UNKNOWN_SIGNER},
+        status=400,
+    )
+
+    assert refusal["data"]["reason"] == "TEE_NOT_VERIFIABLE"
+    assert paths_of(refusal) == {"tee.signers"}
+    assert status_of(peer, theirs) == "APPLIED"
+
+
+def test_a_job_whose_reports_this_node_cannot_verify_is_refused(nodes, contract):
+    """The partner may have tightened the contract, or a key was removed since."""
+    me, _ = nodes
+    number, _ = contract
+    change_application(
+        me,
+        number,
+        tee_approved=TeePolicy(**OF_UNKNOWN_SIGNER).as_policy(),
+    )
+
+    with pytest.raises(AssertionError, match="TEE_NOT_VERIFIABLE") as refused:
+        submit_example(me, PEER)
+
+    assert "tee.signers" in str(refused.value)
+    sources = f"provider example and contract {number} with {PEER}"
+    assert f"demanded by {sources}: reports of these signers" in str(refused.value)
 
 
 def test_a_policy_is_only_for_contracts(nodes, contract):

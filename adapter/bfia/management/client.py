@@ -1,7 +1,7 @@
 """Requests to partners about applications: `gateway.jobs.applications.Calls` over HTTP."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -457,9 +457,18 @@ def _id_field(application: Application) -> str:
     return "audit_id"
 
 
-def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
-    """Return an application of this node. Raises `Invalid` with every problem."""
+def compose_application(
+    card: Card,
+    draft: Draft,
+    now: datetime,
+    tee_problems: Iterable[Problem] = (),
+) -> Application:
+    """Return an application of this node. Raises `Invalid` with every problem.
+
+    ``tee_problems`` are those with verifying the reports that the draft demands.
+    """
     problems = _problems_of_draft(card, draft, now)
+    problems += tee_problems
     model: type[BaseModel]
     if draft.kind is Kind.CONTRACT:
         model = wire.ApplyContract
