@@ -15,7 +15,7 @@ import anyio.to_thread
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError, ValidatorFunctionWrapHandler
 from pydantic_core import PydanticCustomError, from_json
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import Failure
-from gateway.errors import Busy, Invalid, problems_of
+from gateway.errors import MAX_PROBLEMS, Busy, Invalid, problems_of
 from provider_registry.model import document_problem
 
 X = TypeVar("X")
@@ -50,6 +50,7 @@ _LONGEST_AUDIT_VALUE = 200  # the most characters of an id in the audit log
 # The most characters of a failure that a peer reports: of its message, and of each other field
 _LONGEST_MESSAGE = 2000
 _LONGEST_NAME = 255
+_MOST_ERRORS = 2000  # of a part of a body, above which they are only counted
 _FAILURE = TypeAdapter(Failure)
 # Places for large bodies of each application and sender; the empty sender means all senders.
 _large_places: WeakValueDictionary[tuple[Any, str], anyio.Semaphore] = WeakValueDictionary()
@@ -299,6 +300,23 @@ def within_bounds(value: X) -> X:
     return value
 
 
+def with_few_errors(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate a value; more than `_MOST_ERRORS` errors become one that counts them.
+
+    A pydantic validator, which raises PydanticCustomError then. The framework lists all errors of
+    a body: hundreds of thousands would take seconds, during which no other request is served.
+    """
+    try:
+        return validate(value)
+    except ValidationError as error:
+        count = error.error_count()
+        if count <= _MOST_ERRORS:
+            raise
+    raise PydanticCustomError(
+        "errors", "has {count} problems, which are too many to list", {"count": count}
+    )
+
+
 def failure_of(value: Any) -> Failure | None:
     """Read a failure that a peer reports, with shortened texts.
 
@@ -328,7 +346,8 @@ def refusal(request: Request, error: RequestValidationError) -> Invalid:
     """
     errors = error.errors()
     reported = [entry for entry in errors if not _is_of_unparsed_body(error, entry)]
-    problems = problems_of(reported, model_of(request))
+    # `Invalid` lists no more of them.
+    problems = problems_of(reported[: MAX_PROBLEMS + 1], model_of(request))
     has_unparsed_body = len(reported) < len(errors)
     if has_unparsed_body:
         content_type = request.headers.get("content-type", "")[:200]

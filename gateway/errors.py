@@ -349,8 +349,13 @@ def brief(error: GatewayError) -> GatewayError:
 # Pydantic's errors as problems, for requests, files and settings alike. Each has the path, a rule
 # that begins with a verb, the value, and a suggestion.
 
+_Suggest = Callable[..., str]  # `near`, or `_no_suggestion`
+
 MISSING = "is missing"
 _MAX_LISTED = 12  # known keys listed in a rule
+_MAX_COMPARED = 100  # unknown keys of an object that a missing key is compared with
+# Only the first problems of an input have suggestions: a comparison takes up to a millisecond.
+_MAX_WITH_SUGGESTION = 20
 # Least similarity, from 0 to 1, at which an unknown key counts as a misspelled missing one.
 _MISSPELLED = 0.8
 # Names of types in pydantic's errors that are a list, or an object, in JSON.
@@ -401,12 +406,20 @@ def problems_of(errors: Iterable[Any], model: Any = None) -> list[Problem]:
     A leading ``body``, ``query``, ``path`` or ``header`` is not part of a problem's path.
     """
     problems = []
-    for error in errors:
+    for position, error in enumerate(errors):
         location = list(error.get("loc", ()))
         if location and location[0] in ("body", "query", "path", "header"):
             location = location[1:]
-        problems.append(_problem(error, location, model))
+        suggest = near
+        if position >= _MAX_WITH_SUGGESTION:
+            suggest = _no_suggestion
+        problems.append(_problem(error, location, model, suggest))
     return problems
+
+
+def _no_suggestion(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return "", in place of `near`."""
+    return ""
 
 
 def join(parts: Iterable[Any]) -> str:
@@ -426,6 +439,7 @@ def _problem(
     error: Mapping[str, Any],
     location: Sequence[Any],
     model: Any,
+    suggest: _Suggest,
 ) -> Problem:
     """Return one of pydantic's errors as a problem; ``location`` are its keys and indices."""
     kind = str(error.get("type", ""))
@@ -436,26 +450,37 @@ def _problem(
     path = join(location) or "body"
     match kind:
         case "missing":
-            return Problem(path, MISSING, None, _suggest_for_missing(location, value, model))
+            suggestion = _suggest_for_missing(location, value, model, suggest)
+            return Problem(path, MISSING, None, suggestion)
         case "extra_forbidden":
-            return _unknown_key(path, location, value, model)
+            return _unknown_key(path, location, value, model, suggest)
         case "literal_error" | "enum":
-            return _not_a_choice(path, value, str(limits.get("expected", "")))
+            return _not_a_choice(path, value, str(limits.get("expected", "")), suggest)
         case _:
             return Problem(path, _rule(error, kind, limits), value)
 
 
-def _not_a_choice(path: str, value: Any, expected: str) -> Problem:
+def _not_a_choice(
+    path: str,
+    value: Any,
+    expected: str,
+    suggest: _Suggest,
+) -> Problem:
     """Return the problem of a value that is none of the choices.
 
     Pydantic lists them as ``'a', 'b' or 'c'``.
     """
     choices = [choice.strip("'") for choice in re.split(r", | or ", expected)]
     rule = f"must be one of {', '.join(choices)}"
-    return Problem(path, rule, value, near(str(value), choices))
+    return Problem(path, rule, value, suggest(str(value), choices))
 
 
-def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str:
+def _suggest_for_missing(
+    location: Sequence[Any],
+    value: Any,
+    model: Any,
+    suggest: _Suggest,
+) -> str:
     """Return the suggestion to rename an unknown key to the missing one; "" if none is similar.
 
     A key that is another platform's name of the missing one is preferred to a key with a similar
@@ -463,9 +488,9 @@ def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str
     """
     *parent, last = location or ("",)
     name = str(last)
-    unknown_keys = _unknown_keys(value, _keys(model, parent))
+    unknown_keys = _unknown_keys(value, _keys(model, parent))[:_MAX_COMPARED]
     misnomer = _other_name(name, unknown_keys, model, parent)
-    misnomer = misnomer or near(name, unknown_keys, _MISSPELLED)
+    misnomer = misnomer or suggest(name, unknown_keys, _MISSPELLED)
     if not misnomer:
         return ""
     return f"{name} instead of {misnomer}"
@@ -487,6 +512,7 @@ def _unknown_key(
     location: Sequence[Any],
     value: Any,
     model: Any,
+    suggest: _Suggest,
 ) -> Problem:
     """Return the problem of a key that a model does not have, with the key probably meant."""
     keys = _keys(model, location[:-1])
@@ -496,7 +522,7 @@ def _unknown_key(
     other_names = _other_names(model, location[:-1])
     key = str(location[-1])
     if key not in other_names:
-        return Problem(path, rule, value, near(key, keys))
+        return Problem(path, rule, value, suggest(key, keys))
     if not other_names[key]:
         rule = "is a key of another platform and means nothing here; leave it out"
         return Problem(path, rule, value)

@@ -14,10 +14,11 @@ from pydantic import (
     Field,
     Json,
     StringConstraints,
+    WrapValidator,
 )
 from pydantic_core import PydanticCustomError
 
-from adapter.body import failure_of, within_bounds, without_nulls
+from adapter.body import failure_of, with_few_errors, within_bounds, without_nulls
 from gateway.domain.dry_run import Item
 from gateway.domain.entries import as_mapping
 from gateway.domain.spec import Failure
@@ -115,7 +116,11 @@ class DagComponent(Body):
 class DagBody(Body):
     """The flow of a job."""
 
-    components: list[DagComponent] = Field(max_length=1000)
+    components: Annotated[
+        list[DagComponent],
+        Field(max_length=1000),
+        WrapValidator(with_few_errors),
+    ]
     version: str = "2.0"
 
 

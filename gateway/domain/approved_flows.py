@@ -1,6 +1,6 @@
 """Approved flows: their tasks as approvers see them, and deviations of jobs from them."""
 
-from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
+from gateway.domain.dag import Dag
 
 
 def task_lines(dag: Dag) -> list[str]:
@@ -19,13 +19,8 @@ def task_lines(dag: Dag) -> list[str]:
 def deviating_tasks(dag: Dag, approved: Dag) -> list[str]:
     """Return the names of the tasks by which a job's flow deviates from the approved one, sorted.
 
-    They are additional, missing or changed. The order of the tasks, and that of a task's inputs and
-    outputs, may differ.
+    They are additional, missing or changed. The order of the tasks may differ. That of a task's
+    inputs and outputs may not: a component tells those that it does not name by their positions.
     """
-    tasks = set(map(_unordered, dag.nodes)) ^ set(map(_unordered, approved.nodes))
-    return sorted({name for name, *_ in tasks})
-
-
-def _unordered(node: DagNode) -> tuple[str, ComponentRef, frozenset[DagInput | DagOutput]]:
-    """Return a task's name, its component, and its inputs and outputs in no order."""
-    return node.name, node.component, frozenset((*node.inputs, *node.outputs))
+    tasks = set(dag.nodes) ^ set(approved.nodes)
+    return sorted({task.name for task in tasks})

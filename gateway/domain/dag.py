@@ -12,6 +12,8 @@ X = TypeVar("X")  # a value that depends only on the component of a task
 
 _MAX_LISTED = 10  # largest number of a component's outputs that a problem lists
 _MAX_COMPARED = 100  # outputs of a component that a misspelled key is compared with
+# Only the first problems of a flow have suggestions: a comparison takes milliseconds.
+_MAX_WITH_SUGGESTION = 10
 # Longest name of a task, and longest key of an output, in bytes. The name of stored data contains
 # both, so each may have half the length of a name.
 _LONGEST = LARGEST_NAME // 2
@@ -131,8 +133,9 @@ def check(
 ) -> list[Problem]:
     """Return all problems of the flow; empty for a valid one.
 
-    Problems are invalid names, duplicate keys, inputs without a matching output, and cycles.
-    ``path`` is the path of the flow in the checked document.
+    Problems are invalid names, duplicate keys, inputs without a matching output, and cycles. The
+    first `_MAX_WITH_SUGGESTION` have suggestions. ``path`` is the path of the flow in the checked
+    document.
     """
     components = f"{path}.components"
     if not dag.nodes:
@@ -147,7 +150,15 @@ def check(
         names.add(node.name)
         problems += _output_problems(node, at)
         for j, task_input in enumerate(node.inputs):
-            problems += _input_problems(dag, node, task_input, f"{at}.input[{j}]")
+            suggests = len(problems) < _MAX_WITH_SUGGESTION
+            input_path = f"{at}.input[{j}]"
+            problems += _input_problems(
+                dag,
+                node,
+                task_input,
+                input_path,
+                suggests=suggests,
+            )
     problems += _cycle_problems(dag, components)
     return problems
 
@@ -189,10 +200,12 @@ def _input_problems(
     node: DagNode,
     task_input: DagInput,
     at: str,
+    *,
+    suggests: bool,
 ) -> Iterator[Problem]:
     """Find an input that names no output, or an output of another type.
 
-    Types match within their `group`.
+    Types match within their `group`. ``suggests``: whether a missing output gets a suggestion.
     """
     edge = f"{task_input.task}.{task_input.key}"
     if not task_input.task or not task_input.key:
@@ -206,7 +219,13 @@ def _input_problems(
         return
     output = _output(source, task_input.key)
     if output is None:
-        yield _missing_output(node, task_input, source, at)
+        yield _missing_output(
+            node,
+            task_input,
+            source,
+            at,
+            suggests=suggests,
+        )
     elif group(output.type) != group(task_input.type):
         rule = f"{node.name} needs {edge} as {task_input.type}, but it is a {output.type}"
         yield Problem(f"{at}.type", rule, task_input.type)
@@ -217,18 +236,22 @@ def _missing_output(
     task_input: DagInput,
     source: DagNode,
     at: str,
+    *,
+    suggests: bool,
 ) -> Problem:
     """Return the problem of an input whose ``source`` task has no output with the input's key.
 
-    The problem lists the keys of the source's outputs, at most `_MAX_LISTED`, and suggests the
-    most similar one of at most `_MAX_COMPARED`.
+    The problem lists the keys of the source's outputs, at most `_MAX_LISTED`, and if ``suggests``
+    the most similar one of at most `_MAX_COMPARED`.
     """
     keys = [output.key for output in source.outputs[:_MAX_COMPARED]]
     has = ", ".join(keys[:_MAX_LISTED]) or "no output"
     if len(source.outputs) > _MAX_LISTED:
         has += ", …"
     rule = f"{node.name} needs an output that {task_input.task} does not have ({has})"
-    suggestion = near(task_input.key, keys)
+    suggestion = ""
+    if suggests:
+        suggestion = near(task_input.key, keys)
     if suggestion:
         suggestion = f"{task_input.task}.{suggestion}"
     return Problem(f"{at}.key", rule, f"{task_input.task}.{task_input.key}", suggestion)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.dag import Dag, DagInput, check, downstream, group, order, ready
-from tests.builders import a_dag
+from tests.builders import a_dag, a_node
 from tests.domain.strategies import REPEATABLE, dags
 
 GROUPS = {
@@ -102,3 +102,16 @@ def test_downstream_has_the_first_tasks_and_exactly_their_followers(dag, data):
     for node in dag.nodes:
         follows = bool(node.upstream & tasks)
         assert (node.name in tasks) is (node.name in first or follows)
+
+
+def test_only_the_first_misspelled_inputs_are_compared_with_outputs():
+    """Attack: comparing the keys of thousands of inputs would take minutes."""
+    misspelled = [DagInput("dataset", "a", f"ou{number}") for number in range(100)]
+    reader = replace(a_node("reader"), inputs=tuple(misspelled))
+
+    problems = check(Dag((a_node("a"), reader)))
+
+    suggestions = [problem.suggestion for problem in problems]
+    assert len(problems) == 100
+    assert suggestions[0] == "a.out"
+    assert len(list(filter(None, suggestions))) <= 10

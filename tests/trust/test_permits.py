@@ -561,6 +561,39 @@ def test_a_partner_without_the_contract_cannot_apply(world, kind):
     assert response["data"]["reason"] in ("CONTRACT_UNKNOWN", "NO_CONTRACT")
 
 
+def test_an_application_for_an_invalid_flow_is_refused_with_all_problems(world):
+    task = flow_of(a_job())["components"][0]
+    dag = {"components": [task, task, {**task, "name": ""}]}
+    body = {
+        "audit_id": "x",
+        "flow_id": "x",
+        "name": "x",
+        "dag": dag,
+    }
+
+    with pytest.raises(GatewayError) as refusal:
+        world.peer.protocol.peer(ME).ask("/v1/interconn/flow/audit/apply", body)
+
+    paths = [problem.path for problem in refusal.value.problems]
+    assert paths == ["dag.components[1].name", "dag.components[2].name"]
+
+
+@pytest.mark.parametrize("components", [[], [{"name": "psi"}], "psi"])
+def test_a_person_cannot_apply_for_an_invalid_flow(world, components):
+    body = {
+        "kind": "flow",
+        "partner": ME,
+        "subject": "flow-9",
+        "fields": {"name": "x", "dag": {"components": components}},
+    }
+
+    refusal = call_api(world.peer, "POST", "/applications", body, status=400)
+
+    assert all(
+        problem["path"].startswith("dag.components") for problem in refusal["data"]["problems"]
+    )
+
+
 @pytest.mark.parametrize(
     "status",
     ["APPLIED", "TERMINATED", "OTHER"],

@@ -482,6 +482,9 @@ def compose_application(
         body = model.model_validate({"audit_id": "-", **request})
     except ValidationError as error:
         problems += map(_with_remedy, problems_of(error.errors(), model))
+    else:
+        if draft.kind is not Kind.CONTRACT:
+            problems += wire.AUDITED[draft.kind].problems_in(request)
     if problems:
         raise Invalid(problems)
     application = new_application(

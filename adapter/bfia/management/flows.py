@@ -4,13 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import PydanticCustomError
 
 from adapter.bfia import translate
-from adapter.bfia.wire import DagBody
+from adapter.bfia.wire import Body, DagBody
 from gateway.domain import dag as flow
 from gateway.domain.dag import Dag
+from gateway.domain.problems import Problem
 from gateway.errors import problems_of
+
+
+class _WithFlow(Body):
+    """An application, as far as it describes a flow."""
+
+    dag: DagBody
 
 
 def read_flow(request: Mapping[str, Any]) -> Dag:
@@ -19,25 +25,23 @@ def read_flow(request: Mapping[str, Any]) -> Dag:
     Bodies are checked as they arrive; only an older version has stored others.
     """
     try:
-        return _read(request.get("dag"))
+        return _read(request)
     except ValidationError:
         return Dag(())
 
 
-def _read(value: Any) -> Dag:
-    return translate.dag(DagBody.model_validate(value))
+def flow_problems(request: Mapping[str, Any]) -> list[Problem]:
+    """Return the problems of the flow in the body of an application, each with its path.
 
-
-def check_flow(value: Any) -> Any:
-    """Return a flow unchanged; an approval is for its tasks, so it needs at least one.
-
-    A pydantic validator, which raises PydanticCustomError with all problems of the flow otherwise.
+    An approval is for the flow's tasks, so it needs at least one. The largest flows take seconds,
+    so the event loop must not wait for this.
     """
     try:
-        problems = flow.check(_read(value))
+        return flow.check(_read(request))
     except ValidationError as error:
-        problems = problems_of(error.errors(), DagBody)
-    if problems:
-        text = "; ".join(map(str, problems))
-        raise PydanticCustomError("flow", "{problems}", {"problems": text})
-    return value
+        return problems_of(error.errors(), _WithFlow)
+
+
+def _read(request: Mapping[str, Any]) -> Dag:
+    """Return the flow in the body of an application. Raises pydantic's ValidationError."""
+    return translate.dag(_WithFlow.model_validate(request).dag)

@@ -225,17 +225,21 @@ def _add_audit_paths(
     def apply(body: Any, caller: Caller) -> None:
         # Only for its error: the partner must have the named contract or, if it names none, any.
         applications.contract_with(caller.node, body.contract_id or None)
+        request = body.model_dump(
+            mode="json",
+            exclude_unset=True,
+            exclude={"audit_id"},
+        )
+        problems = audited.problems_in(request)
+        if problems:
+            raise Invalid(problems)
         new = domain.new_application(
             kind,
             id_=body.audit_id,
             partner=caller.node,
             side=Side.THEIRS,
             subject=getattr(body, audited.subject),
-            request=body.model_dump(
-                mode="json",
-                exclude_unset=True,
-                exclude={"audit_id"},
-            ),
+            request=request,
             now=clock(),
             # Only some kinds of applications have limits.
             expires_at=getattr(body, "time_limit", None),

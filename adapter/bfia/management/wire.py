@@ -1,6 +1,6 @@
 """Bodies of the management layer, and the table of its kinds of audits."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -19,11 +19,12 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from adapter.bfia.management.flows import check_flow
+from adapter.bfia.management.flows import flow_problems
 from adapter.bfia.wire import Body, Id, Object, PermitToken, Response, Text
 from gateway.config.schema.tee import TeePolicy
 from gateway.domain.applications import Kind
 from gateway.domain.approval import AuditStatus
+from gateway.domain.problems import Problem
 from route_table.certificates import encode_key, sealing_key
 from route_table.model import NODE_ID, NODE_RULE
 from route_table.readers import public_keys
@@ -319,7 +320,7 @@ class ApplyFlow(Apply):
 
     flow_id: Name
     name: Short
-    dag: Annotated[Object, AfterValidator(check_flow)]
+    dag: Object
     config: Object = Field(
         default_factory=dict,
         validation_alias=AliasChoices("config", "conf"),
@@ -337,6 +338,11 @@ class ApplyModel(Apply):
     digest: Text = Field(default="", max_length=200)
 
 
+def _no_problems(request: Mapping[str, Any]) -> Sequence[Problem]:
+    """Return no problems: the model of the body checks all of it."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Audited:
     """One kind of audit."""
@@ -346,6 +352,8 @@ class Audited:
     subject: str  # field of the body with the id of the dataset, model, flow or project
     level: int  # ``resource_level`` of its permits
     example: Mapping[str, Any]  # fields of the body, for the API description
+    # Returns the problems of a body that its model does not find; may take seconds.
+    problems_in: Callable[[Mapping[str, Any]], Sequence[Problem]] = _no_problems
 
 
 _A_FLOW = {
@@ -374,6 +382,7 @@ _AUDITS = (
         "flow_id",
         2,
         {"name": "scoring", "dag": _A_FLOW},
+        flow_problems,
     ),
     Audited(
         Kind.PROJECT,

@@ -6,9 +6,16 @@ Keys that are not listed are ignored, as FATE ignores them. Null means absent.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WrapValidator,
+    model_validator,
+)
 
-from adapter.body import is_integer, without_nulls
+from adapter.body import is_integer, with_few_errors, without_nulls
 
 MOST = 1000  # entries of a list or an object: tasks, parties, artefacts of one task
 GROUPS = ("data", "model", "metric")  # FATE's groups of outputs
@@ -235,6 +242,6 @@ class DagSpec(Wire):
 class DagSchema(Wire):
     """A job with the version and the kind of its description."""
 
-    dag: DagSpec
+    dag: Annotated[DagSpec, WrapValidator(with_few_errors)]
     schema_version: Id = ""
     kind: Literal["fate", "bfia"] = "fate"
