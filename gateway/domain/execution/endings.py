@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from gateway.domain import models
-from gateway.domain.execution import messages, run_endings, runs
+from gateway.domain.execution import conclusions, messages, runs
 from gateway.domain.execution.contact import UNREACHABLE
 from gateway.domain.records import replace
 from gateway.domain.run import LocalJob, Run, StopRequest, latest_runs
@@ -352,7 +352,7 @@ def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | 
     """
     newest_runs = latest_runs(local.runs)
     for run in newest_runs:
-        failure = run_endings.failure_of(run)
+        failure = conclusions.failure_of(run)
         if failure is not None:
             return Ending(failure.outcome, event.at, failure, event.by)
     tasks_here = {run.task_name for run in newest_runs}

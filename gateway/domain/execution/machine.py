@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import assert_never
 
 from gateway.domain import approval
-from gateway.domain.execution import contact, endings, messages, run_endings, runs
+from gateway.domain.execution import conclusions, contact, endings, messages, runs
 from gateway.domain.execution.agenda import ToDo, agenda
 from gateway.domain.records import replace
 from gateway.domain.run import LocalJob, Run
@@ -135,7 +135,7 @@ def _conclude_run(
     """Conclude a run whose time for further news is over, and return the job."""
 
     def conclude(run: Run) -> Run:
-        return run_endings.conclude(
+        return conclusions.conclude(
             run,
             now,
             timing,

@@ -1,6 +1,6 @@
 """The changes of one run by events, by stops, and by gateways that restart or are lost.
 
-`run_endings` decides when a run ends, and how; `exit_failures` says why a container failed.
+`conclusions` decides when a run ends, and how; `exit_failures` says why a container failed.
 """
 
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from gateway.domain.execution import messages
-from gateway.domain.execution.run_endings import conclude, end_run, stop_failure, with_report_due
+from gateway.domain.execution.conclusions import conclude, end_run, stop_failure, with_report_due
 from gateway.domain.records import replace
 from gateway.domain.run import ContainerReport, LocalJob, Reporting, Run
 from gateway.domain.spec import Call, CallState, Failure, changed, failure_detail
