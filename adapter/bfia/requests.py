@@ -37,7 +37,7 @@ from gateway.identity.signatures import (
     nonce_of,
     sign,
 )
-from gateway.jobs.trust import presented
+from gateway.jobs.trust import presented_digests
 from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced
 from route_table.certificates import key_pin, public_key
@@ -364,7 +364,7 @@ def known_node(
     origin().node = sender.source
     origin().permits = ()
     if sender.permits:
-        origin().permits = presented(sender.permits)
+        origin().permits = presented_digests(sender.permits)
     return sender.source
 
 

@@ -138,4 +138,4 @@ def _initiator_problems(config: Any) -> list[Problem]:
     nodes = config["role"].get(initiator.role, [])
     if not isinstance(nodes, list) or initiator.node_id in nodes:
         return []
-    return [validation.unlisted(initiator.node_id, initiator.role)]
+    return [validation.unlisted_initiator(initiator.node_id, initiator.role)]

@@ -373,7 +373,7 @@ def _in_full(records: list[Kept]) -> dict[str, Any]:
 
 def model_of(spec: JobSpec) -> dict[str, Any] | None:
     """Return the version that a job trains or predicts with; None for a job without model."""
-    model = model_rules.named(spec)
+    model = model_rules.model_version(spec)
     uses_model = model.predicts or model_rules.makes_model(spec)
     if not uses_model:
         return None

@@ -75,7 +75,7 @@ def build_partner_services(
         registries.datasets,
         registries.sharing,
         registries.registry,
-        barred=peers.peer_table.barred,
+        why_barred=peers.peer_table.why_barred,
         clock=foundation.clock,
     )
     audit = partial(_audit_partner, foundation, registries)

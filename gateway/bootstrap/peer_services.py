@@ -127,7 +127,7 @@ def build_peer_services(
     protocol = BfiaProtocol(
         node,
         registries.routes,
-        metrics.requested,
+        metrics.count_request,
         listener,
         links,
         partial(_count_call, volumes, outgoing, incoming),

@@ -399,7 +399,7 @@ class PeerTable:
             return entry
         return self._resolved(node)
 
-    def barred(self, node: str, component: str) -> str:
+    def why_barred(self, node: str, component: str) -> str:
         """Return why a node may not run a component (``provider/name``) here; "" if it may."""
         route = self._routes.table.routes.get(node) or self._routes.former(node)
         if route is None or route.may_run(component):

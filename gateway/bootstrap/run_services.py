@@ -70,7 +70,7 @@ def build_run_services(
     hooks = Hooks(
         close_session=peers.sessions.end,
         release=engines.resources.release,
-        observe=peers.metrics.acted,
+        observe=peers.metrics.record_action,
         silent=peers.outages.note_silence,
         stuck=peers.metrics.stuck,
         end_credentials=partial(_end_credentials, foundation, registries.storage),

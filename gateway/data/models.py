@@ -15,7 +15,7 @@ from gateway.data.combined_storage import Storages
 from gateway.domain import models
 from gateway.domain.dag import DagNode
 from gateway.domain.model_permits import model_digest
-from gateway.domain.models import Kept, ModelPart, Named, PartyModel
+from gateway.domain.models import Kept, ModelPart, ModelVersion, PartyModel
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import JobSpec, NodeId, Party
@@ -75,7 +75,7 @@ class Models:
 
         None for a job that neither predicts with a model nor trains one.
         """
-        if models.named(spec).predicts:
+        if models.model_version(spec).predicts:
             return self._prediction_refusal(spec)
         if models.makes_model(spec):
             return self._training_refusal(spec)
@@ -86,7 +86,7 @@ class Models:
 
         If the job itself has made that version, it was submitted again, and is not refused.
         """
-        name = models.named(spec)
+        name = models.model_version(spec)
         what = f"version {name.version} of model {name.model_id}"
         for record in self._records.find(name.model_id, name.version):
             if record.model.job_id != spec.job_id:
@@ -100,7 +100,7 @@ class Models:
         Every party here needs a model that the job may use, and at least one task must get a part
         of one.
         """
-        name = models.named(spec)
+        name = models.model_version(spec)
         what = f"version {name.version} of model {name.model_id}"
         records = self._records.find(name.model_id, name.version)
         used_parts: list[ModelPart] = []
@@ -121,7 +121,7 @@ class Models:
     def _party_refusal(
         self,
         spec: JobSpec,
-        name: Named,
+        name: ModelVersion,
         record: Kept,
         parts: Sequence[ModelPart],
     ) -> Refusal | None:
@@ -159,7 +159,7 @@ class Models:
         A part that matches no input of the component gets the name of the output that the training
         wrote. Empty for a job that does not predict.
         """
-        name = models.named(spec)
+        name = models.model_version(spec)
         if not name.predicts:
             return {}
         record = _of_party(
@@ -305,8 +305,11 @@ class Models:
         what = f"version {version} of model {model_id}"
         if any(record.deployed_at is not None for record in records):
             raise Conflict(f"{what} is deployed: undeploy it first", reason="MODEL_DEPLOYED")
-        prediction = Named(models.PREDICT, model_id, version)
-        users = [spec.job_id for spec in self._unfinished() if models.named(spec) == prediction]
+        prediction = ModelVersion(models.PREDICT, model_id, version)
+        users = []
+        for spec in self._unfinished():
+            if models.model_version(spec) == prediction:
+                users.append(spec.job_id)
         if users:
             text = f"{what} is used by {', '.join(users[:_MAX_NAMED])}, not over yet"
             raise Conflict(text, reason="MODEL_IN_USE")

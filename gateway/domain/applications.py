@@ -17,7 +17,7 @@ from typing import Any
 from gateway.domain.approval import AuditStatus
 from gateway.domain.attestation import AttestationPolicy
 from gateway.domain.attestation_policies import Contradiction, Demand, combined
-from gateway.domain.permit_scope import UNLIMITED, Scope, narrowed, read_scope
+from gateway.domain.permit_scope import UNLIMITED, Scope, narrow, read_scope
 from gateway.domain.spec import NodeId
 from gateway.domain.states import IllegalMove
 
@@ -248,7 +248,7 @@ def approved_tee(
     return combined(demands)
 
 
-def reapplied(existing: Application, new: Application) -> Application:
+def apply_again(existing: Application, new: Application) -> Application:
     """Return the record after a partner applied again under the same id.
 
     A rejected application may be repeated, even with other content. An open or approved one may be
@@ -285,7 +285,7 @@ def record_decision(
             application,
             token=token,
             digest=digest,
-            scope=narrowed(requested_scope(application), application.scope),
+            scope=narrow(requested_scope(application), application.scope),
         )
     else:
         application = _move(application, REJECTED, by, reason, now)
@@ -315,7 +315,7 @@ def confirmed(
     return replace(application, **granted)
 
 
-def terminated(
+def terminate(
     application: Application,
     by: str,
     reason: str,
@@ -347,7 +347,7 @@ def ended_if_expired(application: Application, now: datetime) -> Application:
     """
     if application.status is not APPROVED or application.holds(now):
         return application
-    return terminated(
+    return terminate(
         application,
         by="",
         reason="expired",
@@ -380,7 +380,7 @@ def delivered(application: Application, now: datetime) -> Application:
     return replace(application, token="")
 
 
-def postponed(
+def postpone(
     application: Application,
     now: datetime,
     trouble: str = "",

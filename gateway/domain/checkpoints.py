@@ -15,7 +15,7 @@ _STEP = re.compile(r"(?P<series>step|checkpoint|epoch|round)[-_](?P<number>\d{1,
 _FATE_STEP = re.compile(r"(?P<number>\d{1,18})(?P<series>#).*")
 
 
-def superseded(names: Iterable[str], keep: int) -> list[str]:
+def superseded_entries(names: Iterable[str], keep: int) -> list[str]:
     """Return the entries of a task's folder that are older than its newest checkpoints, sorted.
 
     - ``names``: the names of all entries of the folder

@@ -12,7 +12,7 @@ from gateway.domain import approval
 from gateway.domain import run as domain_run
 from gateway.domain.execution import machine
 from gateway.domain.execution.agenda import agenda
-from gateway.domain.execution.contact import last_contact, watched
+from gateway.domain.execution.contact import last_contact, silence_matters
 from gateway.domain.run import LocalJob, Preparation, Run
 from gateway.domain.spec import Call, CallState, moment
 from gateway.domain.states import JOB, JobStatus, RunStatus, ended
@@ -83,7 +83,7 @@ def _of_open_local(local: LocalJob) -> Waiting:
     The reasons in their order: a silent scheduling node, a pull of images that waits for no person
     any more, the decision of a person here, and the job's own state.
     """
-    if watched(local) and _scheduler_is_silent(local.ask):
+    if silence_matters(local) and _scheduler_is_silent(local.ask):
         since = last_contact(local)
         return Waiting(
             reason=UNREACHABLE,

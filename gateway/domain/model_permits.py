@@ -6,7 +6,7 @@ from enum import Enum
 
 from gateway.domain.applications import Application
 from gateway.domain.models import PartyModel
-from gateway.domain.permit_scope import UNLIMITED, Use, uncovered
+from gateway.domain.permit_scope import UNLIMITED, Use, missing_scope
 
 _DIGEST_PREFIX = "sha256:"  # may precede the hexadecimal digits
 
@@ -62,6 +62,6 @@ def decide_model(
     for_digest = [permit for permit in permits if covers_digest(permit, digest)]
     if not for_digest:
         return ModelFinding.OTHER_DIGEST
-    if any(uncovered(permit.scope, use) == UNLIMITED for permit in for_digest):
+    if any(missing_scope(permit.scope, use) == UNLIMITED for permit in for_digest):
         return ModelFinding.ALLOWED
     return ModelFinding.OUT_OF_SCOPE

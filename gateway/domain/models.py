@@ -80,7 +80,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Named:
+class ModelVersion:
     """The version of a model that a job makes, or predicts with."""
 
     job_type: str
@@ -96,7 +96,7 @@ class Named:
         return self.job_type == PREDICT
 
 
-def named(spec: JobSpec) -> Named:
+def model_version(spec: JobSpec) -> ModelVersion:
     """Return the version of a model that a job makes or uses.
 
     The docstring of this module has the defaults of absent settings.
@@ -105,7 +105,7 @@ def named(spec: JobSpec) -> Named:
     default_id = spec.flow_id
     if id_rule(spec.flow_id) is not None:
         default_id = spec.job_id
-    return Named(
+    return ModelVersion(
         job_type=str(settings.get("job_type", TRAIN)),
         model_id=str(settings.get("model_id", default_id)),
         version=str(settings.get("model_version", spec.job_id)),
@@ -137,7 +137,7 @@ def makes_model(spec: JobSpec) -> bool:
 
     It does if it trains, and one of its tasks has an output that is a model.
     """
-    if named(spec).predicts:
+    if model_version(spec).predicts:
         return False
     return any(model_keys(node) for node in spec.dag.nodes)
 
@@ -339,7 +339,7 @@ def outputs_to_fingerprint(
     The result has the outputs' names in the component's description; ``output_keys`` maps keys in
     the flow to these names.
     """
-    if named(spec).predicts:
+    if model_version(spec).predicts:
         return ()
     return tuple(output_keys[key] for key in model_keys(node) if key in output_keys)
 
@@ -352,7 +352,7 @@ def leaves_model(local: LocalJob, ending: Ending | None) -> bool:
     """
     runs = local.runs_that_count()
     has_model = any(run.sealing.files for run in runs)
-    if named(local.spec).predicts or not has_model:
+    if model_version(local.spec).predicts or not has_model:
         return False
     if ending is None:
         return _has_succeeded_here(local.spec.dag, runs)
@@ -377,7 +377,7 @@ def models_of(local: LocalJob) -> list[PartyModel]:
 
     Outputs of tasks that were inherited from an earlier job are parts of this job's model, too.
     """
-    name = named(local.spec)
+    name = model_version(local.spec)
     models = []
     for party in local.spec.parties_at(local.node):
         parts = _parts_of(local, party)

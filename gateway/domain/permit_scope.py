@@ -76,7 +76,7 @@ def _ids(auth_scope: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(auth_scope.get(key) or ())
 
 
-def narrowed(requested: Scope, limits: Scope) -> Scope:
+def narrow(requested: Scope, limits: Scope) -> Scope:
     """Return a requested scope with narrower limits; an empty field of ``limits`` changes none.
 
     The limits must be within the request: see `beyond`.
@@ -104,7 +104,7 @@ def _excluded(requested: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(id_ for id_ in ids if id_ not in requested)
 
 
-def uncovered(scope: Scope, use: Use) -> Scope:
+def missing_scope(scope: Scope, use: Use) -> Scope:
     """Return the scope that a permit would need in addition, for a use that its scope excludes.
 
     `UNLIMITED` if the scope covers the use.

@@ -11,7 +11,7 @@ from enum import Enum
 
 from gateway.domain.applications import Application
 from gateway.domain.datasets import Grant
-from gateway.domain.permit_scope import UNLIMITED, Use, uncovered
+from gateway.domain.permit_scope import UNLIMITED, Use, missing_scope
 from gateway.domain.spec import NodeId
 
 # The reason of a grant that follows from a permit; `grant_reason` writes it.
@@ -99,7 +99,9 @@ def covering_permit(
     ``counted``: the numbers of the applications that count the job.
     """
     covering = [
-        permit for permit in holding.permits if uncovered(permit.scope, holding.use) == UNLIMITED
+        permit
+        for permit in holding.permits
+        if missing_scope(permit.scope, holding.use) == UNLIMITED
     ]
     return _preferred(covering, counted)
 

@@ -167,7 +167,7 @@ def ending_for(job: Job, node: NodeId) -> Ending | None:
 # ---------------------------------------------------------------- tolerated failures
 
 
-def tolerated(
+def tolerate_failure(
     job: Job,
     task: Task,
     at: datetime,

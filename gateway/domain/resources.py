@@ -496,7 +496,7 @@ class NodeCapacity:
             ),
         )
 
-    def named(self, engine: str) -> str:
+    def engine_label(self, engine: str) -> str:
         """Return the name of an engine of this node for refusals.
 
         The main engine is named after the node there: "node" and the node's id.
@@ -610,7 +610,7 @@ def _obstacles(part: EngineDemand, node: NodeCapacity) -> Iterator[str]:
         disk = Amounts(disk=part.per_task.disk)
         yield from _too_large(part, disk, node.total, node)
         return
-    too_many_cores = list(_too_many_cores(part, capacity.cores, node.named(part.engine)))
+    too_many_cores = list(_too_many_cores(part, capacity.cores, node.engine_label(part.engine)))
     yield from too_many_cores
     if not too_many_cores:
         yield from _too_large(part, part.per_task, capacity.total, node)
@@ -649,7 +649,7 @@ def _too_large(
     if not kinds:
         return
     parties = _parties_text(part, kinds)
-    where = node.named(part.engine)
+    where = node.engine_label(part.engine)
     text = (
         f"one task at a time needs {per_task.text(kinds)} ({parties}), "
         f"{where} has {capacity.text(kinds)}"
@@ -685,11 +685,11 @@ def nothing_at(engines: Iterable[str], node: NodeCapacity) -> str:
         if capacity is not None and min(capacity.cpu, capacity.memory) <= 0:
             has = capacity.text(["cpu", "memory"])
             why = "the ResourceQuota of its namespace allows no run, or no machine takes one"
-            return f"{node.named(engine)} has {has}: {why}"
+            return f"{node.engine_label(engine)} has {has}: {why}"
     return ""
 
 
-def outgrown(pool: Pool, node: NodeCapacity) -> str:
+def refusal_if_outgrown(pool: Pool, node: NodeCapacity) -> str:
     """Return a refusal if a further engine is now too small for a job's pool; empty if none is.
 
     The engine had more when the job was created, or had not responded yet. A job whose engine was
@@ -704,5 +704,5 @@ def outgrown(pool: Pool, node: NodeCapacity) -> str:
         kinds = needed.lacking(capacity.total)
         if kinds:
             has = capacity.total.text(kinds)
-            return f"needs {needed.text(kinds)}, {node.named(engine)} has {has}"
+            return f"needs {needed.text(kinds)}, {node.engine_label(engine)} has {has}"
     return ""

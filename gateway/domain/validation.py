@@ -102,7 +102,7 @@ def with_strictness(
 # ---------------------------------------------------------------- parties and their entries
 
 
-def unlisted(initiator: NodeId, role: str) -> Problem:
+def unlisted_initiator(initiator: NodeId, role: str) -> Problem:
     """Return the problem of an initiator that does not play the role it claims.
 
     ``initiator`` is a node's id.
@@ -126,7 +126,7 @@ def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
     if not spec.parties:
         yield Problem("config.role", "must name at least one node", {})
     elif spec.initiator_role not in initiator_roles:
-        yield unlisted(spec.initiator, spec.initiator_role)
+        yield unlisted_initiator(spec.initiator, spec.initiator_role)
     yield from _crowded_nodes(spec)
 
 

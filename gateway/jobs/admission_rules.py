@@ -32,7 +32,7 @@ class RouteRules(Protocol):
         needs none, but must not have a disabled one.
         """
 
-    def barred(self, node: str, component: str) -> str:
+    def why_barred(self, node: str, component: str) -> str:
         """Return why a node may not run a component (``provider/name``) here; empty if it may."""
 
     def waits_for_decision(self, node: str) -> bool:
@@ -85,9 +85,9 @@ def judge(
         is_own = source == node
         pieces = list(approval_rules.pieces(spec, node, source, roles, command))
         if not is_own:
-            barred = _barred(pieces, rules.routes)
-            if barred:
-                return Verdict.REJECT, barred
+            refusal = _why_barred(pieces, rules.routes)
+            if refusal:
+                return Verdict.REJECT, refusal
         source_verdict, text = approval_rules.judge(
             rules.policy, pieces, person_only_by_rule=is_own or source != requester
         )
@@ -99,10 +99,10 @@ def judge(
     return verdict, reason
 
 
-def _barred(pieces: Iterable[Piece], routes: RouteRules) -> str:
+def _why_barred(pieces: Iterable[Piece], routes: RouteRules) -> str:
     """Return why a piece of a job may not run here for its source; empty if all may."""
     for piece in pieces:
-        barred = routes.barred(piece.source, piece.component)
-        if barred:
-            return barred
+        refusal = routes.why_barred(piece.source, piece.component)
+        if refusal:
+            return refusal
     return ""

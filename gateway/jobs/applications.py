@@ -234,7 +234,7 @@ class Applications:
         """
 
         def repeat(current: Application) -> Application:
-            return applications.reapplied(current, new)
+            return applications.apply_again(current, new)
 
         stored = self.store.find(
             Side.THEIRS,
@@ -512,7 +512,7 @@ class Applications:
             is_claimed = current == application
             if not is_claimed:
                 return current
-            return applications.postponed(current, now, current.trouble)
+            return applications.postpone(current, now, current.trouble)
 
         claimed = self.store.change(application.number, claim)
         if is_claimed:
@@ -638,7 +638,7 @@ class Applications:
         def terminate(current: Application) -> Application:
             if current.status is not application.status:
                 return current
-            return applications.terminated(current, by, reason, now, tell)
+            return applications.terminate(current, by, reason, now, tell)
 
         after = self._change(application, terminate)
         if after.status is APPROVED:

@@ -5,8 +5,8 @@ from gateway.domain import datasets
 from gateway.domain import models as model_rules
 from gateway.domain.applications import APPROVED, Application, Kind, Side
 from gateway.domain.model_permits import ModelFinding, decide_model, requested_digest
-from gateway.domain.models import Named
-from gateway.domain.permit_scope import Use, uncovered
+from gateway.domain.models import ModelVersion
+from gateway.domain.permit_scope import Use, missing_scope
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.jobs.permit_holdings import PermitHoldings
@@ -44,7 +44,7 @@ class ModelPermits:
         A node needs no permit for a model that it has trained with, or that a person has granted to
         it. ``audited_project`` is as in `PermitHoldings.project_with`.
         """
-        model = model_rules.named(spec)
+        model = model_rules.model_version(spec)
         if not model.predicts:
             return None
         trainers = self._models.trainers(model.model_id, model.version)
@@ -58,7 +58,7 @@ class ModelPermits:
                 return refusal
         return None
 
-    def _permits(self, partner: NodeId, model: Named) -> list[Application]:
+    def _permits(self, partner: NodeId, model: ModelVersion) -> list[Application]:
         """Return the permits of a partner for a model that are in force, oldest first."""
         now = self._clock()
         approved = self._applications.list(
@@ -75,7 +75,7 @@ class ModelPermits:
         self,
         permits: list[Application],
         use: Use,
-        model: Named,
+        model: ModelVersion,
     ) -> Refusal | None:
         """Return the refusal of a job for one partner's permits for the model, or None."""
         digest = self._models.digest(model.model_id, model.version)
@@ -91,7 +91,7 @@ class ModelPermits:
                 problem = Problem(_MODEL_VERSION, rule, model.version, reason=reason)
                 return Refusal(reason, problem)
             case ModelFinding.OUT_OF_SCOPE:
-                needed = uncovered(newest.scope, use)
+                needed = missing_scope(newest.scope, use)
                 rule = (
                     f"the permit of {use.node} for {what} is only for "
                     f"{newest.scope}; this job needs one for {needed}; apply for it there"

@@ -46,16 +46,16 @@ class Offers:
         datasets: Datasets,
         sharing: Sharing,
         registry: Registry,
-        barred: Callable[[NodeId, str], str],
+        why_barred: Callable[[NodeId, str], str],
         clock: Clock,
     ) -> None:
-        """``barred`` returns why a node may not run a component here; empty if it may."""
+        """``why_barred`` returns why a node may not run a component here; empty if it may."""
         self._node = node
         self._applications = applications
         self._datasets = datasets
         self._sharing = sharing
         self._registry = registry
-        self._barred = barred
+        self._why_barred = why_barred
         self._clock = clock
 
     def datasets(self, partner: NodeId) -> list[Dataset]:
@@ -121,7 +121,7 @@ class Offers:
         """Yield the components that a partner may run here."""
         for provider in self._registry.query():
             for component in provider.components.values():
-                if not self._barred(partner, f"{provider.name}/{component.name}"):
+                if not self._why_barred(partner, f"{provider.name}/{component.name}"):
                     yield provider, component
 
     def expanded(self, spec: JobSpec) -> JobSpec:

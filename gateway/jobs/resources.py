@@ -174,7 +174,7 @@ class Resources:
         node: NodeCapacity,
     ) -> None:
         """Raise `Refused` if an engine is now too small for a pool that is not held yet."""
-        problem = resources.outgrown(pool, node)
+        problem = resources.refusal_if_outgrown(pool, node)
         if not problem:
             return
         claim = self._claims.find(job_id)

@@ -21,7 +21,7 @@ from gateway.broker.journal import folder_name
 from gateway.config.schema.jobs import Retention
 from gateway.data import file_storage
 from gateway.data.combined_storage import Storages
-from gateway.domain.checkpoints import superseded
+from gateway.domain.checkpoints import superseded_entries
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
@@ -457,7 +457,7 @@ class Cleaner:
         for address in _checkpoints_of(local):
             if address.storage and address.storage not in self._storage.remotes:
                 continue  # the settings do not name the storage any more
-            for name in superseded(self._storage.entries(address), keep):
+            for name in superseded_entries(self._storage.entries(address), keep):
                 size = 0
                 if not address.storage:
                     size = size_of(self._storage.path(address) / name)

@@ -187,7 +187,7 @@ class Scheduler(Shell[Job, Claimed]):
 
     def _mark_reached(self, job: Job, node: NodeId) -> Job:
         """Return the job with its unanswered calls to a node due now: it can be reached again."""
-        return machine.reached(job, node)
+        return machine.retry_now(job, node)
 
     def _decide(self, job: Job) -> tuple[Job, Claimed]:
         """Return the job after its due decisions, and the requests that they claim."""

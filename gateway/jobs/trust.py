@@ -17,7 +17,7 @@ from gateway.data.sharing import NotShared, Sharing
 from gateway.domain import approval, datasets, models, permits
 from gateway.domain.applications import Application, Kind, Side
 from gateway.domain.dag import RolesOf, once_per_component
-from gateway.domain.permit_scope import uncovered
+from gateway.domain.permit_scope import missing_scope
 from gateway.domain.permits import Finding, Holding, JobPermits
 from gateway.domain.problems import Problem
 from gateway.domain.run import LocalJob
@@ -269,7 +269,7 @@ class Trust:
         subjects |= {
             spec.flow_id or spec.job_id,
             self._holdings.project_with(node, spec),
-            models.named(spec).model_id,
+            models.model_version(spec).model_id,
         }
         return [permit for permit in issued if permit.subject in subjects]
 
@@ -319,7 +319,7 @@ def _scope_rule(holding: Holding, sender: NodeId) -> str:
     if partner != sender:
         return f"the permit of {partner} does not cover this job"
     scope = holding.permits[-1].scope
-    needed = uncovered(scope, holding.use)
+    needed = missing_scope(scope, holding.use)
     return f"its permit is only for {scope}; this job needs one for {needed}"
 
 
@@ -337,7 +337,7 @@ def _entry(permit: Application) -> str:
     return f"{quote(permit.subject, safe='')}/{permit.level}/{permit.token}"
 
 
-def presented(header: str) -> tuple[str, ...]:
+def presented_digests(header: str) -> tuple[str, ...]:
     """Return the digests of the tokens in the header ``x-mprac-token-set``.
 
     Entries are separated by commas. Each is ``<name>/<level>/<token>``, and an entry of another

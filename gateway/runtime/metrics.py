@@ -91,12 +91,12 @@ class Metrics(Collector):
 
     # ------------------------------------------------------------ counting
 
-    def requested(self, exchange: Exchange) -> None:
+    def count_request(self, exchange: Exchange) -> None:
         """Count one request to another node, and record its duration."""
         self._requests.labels(exchange.node, exchange.path, _result_of(exchange)).inc()
         self._request_seconds.labels(exchange.node).observe(exchange.seconds)
 
-    def acted(self, action: str, seconds: float) -> None:
+    def record_action(self, action: str, seconds: float) -> None:
         """Record the duration of one action of the executor at an engine, by the action's name."""
         self._engine_seconds.labels(action).observe(seconds)
 

@@ -274,7 +274,7 @@ def test_a_call_that_another_gateway_claims_first_is_not_made_twice(site, monkey
         return as_read
 
     def claim_elsewhere(current):
-        return applications.postponed(current, NOW)
+        return applications.postpone(current, NOW)
 
     monkeypatch.setattr(site.store, "get", read_before_another_gateway_claims)
     site.now = NOW

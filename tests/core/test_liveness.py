@@ -54,10 +54,10 @@ def test_a_stop_that_did_not_arrive_is_due_when_the_node_is_back():
     )
     assert scheduling_machine.plan(job, at(60)) == []
 
-    reached = scheduling_machine.reached(job, "n2")
+    reached = scheduling_machine.retry_now(job, "n2")
     assert scheduling_machine.plan(reached, at(60)) == [StopAt("n2")]
-    assert scheduling_machine.reached(job, "n1") is job
-    assert scheduling_machine.reached(job, "n3") is job
+    assert scheduling_machine.retry_now(job, "n1") is job
+    assert scheduling_machine.retry_now(job, "n3") is job
 
 
 def calls_to_reached_node(**calls):
@@ -79,7 +79,7 @@ def calls_to_reached_node(**calls):
         tasks={"a": replace(task, nodes=nodes)},
     )
     plan = scheduling_machine.plan(
-        scheduling_machine.reached(job, "n2"),
+        scheduling_machine.retry_now(job, "n2"),
         at(60),
     )
     return [call for call in plan if call.node == "n2"]
@@ -133,7 +133,7 @@ def test_the_stop_of_a_job_under_way_is_repeated_when_the_node_is_back():
         ended_at=T0,
     )
 
-    reached = scheduling_machine.reached(job, "n2")
+    reached = scheduling_machine.retry_now(job, "n2")
 
     assert scheduling_machine.plan(reached, at(60)) == [StopAt("n2")]
 

@@ -61,7 +61,7 @@ def take_step(
                 application, False, "ann", "", now, "token", "digest"
             )
         case "terminate":
-            return applications.terminated(
+            return applications.terminate(
                 application,
                 "ann",
                 "",
@@ -71,11 +71,11 @@ def take_step(
         case "expire":
             return applications.ended_if_expired(application, now)
         case "apply again":
-            return applications.reapplied(application, an_application(application.side))
+            return applications.apply_again(application, an_application(application.side))
         case "deliver":
             return applications.delivered(application, now)
         case "postpone":
-            return applications.postponed(application, now)
+            return applications.postpone(application, now)
         case _:
             return applications.confirmed(
                 application,
@@ -122,7 +122,7 @@ def test_an_end_terminates_all_but_a_rejected_application(
 ):
     application = an_application(status=status)
 
-    assert applications.terminated(application, "B", "", NOW, tell=False).status is final_status
+    assert applications.terminate(application, "B", "", NOW, tell=False).status is final_status
 
 
 NEW_REQUEST = an_application(request={"dataset_id": "other"})
@@ -131,13 +131,13 @@ NEW_REQUEST = an_application(request={"dataset_id": "other"})
 def test_a_partner_may_apply_again_after_a_rejection():
     rejected = an_application(status=REJECTED)
 
-    assert applications.reapplied(rejected, NEW_REQUEST).status is APPLIED
+    assert applications.apply_again(rejected, NEW_REQUEST).status is APPLIED
 
 
 @pytest.mark.parametrize("status", [APPLIED, APPROVED, TERMINATED])
 def test_a_partner_may_not_apply_again_in_any_other_state(status: AuditStatus):
     with pytest.raises(IllegalMove):
-        applications.reapplied(an_application(status=status), NEW_REQUEST)
+        applications.apply_again(an_application(status=status), NEW_REQUEST)
 
 
 def test_a_repeated_decision_changes_nothing():
@@ -173,7 +173,7 @@ def test_the_pauses_between_deliveries_grow_up_to_an_hour():
     application = approve(an_application(), NOW)
     pauses = []
     for _ in range(20):
-        application = applications.postponed(application, NOW)
+        application = applications.postpone(application, NOW)
         assert application.due_at is not None
         pauses.append(application.due_at - NOW)
 
@@ -193,7 +193,7 @@ def test_an_approval_expires_without_a_message():
     assert (expired.status, expired.reason, expired.notice) == (TERMINATED, "expired", "")
     assert [approved.has_expired(time) for time in (NOW, expires_at)] == [False, True]
     assert expired.has_expired(expires_at)
-    assert not applications.terminated(approved, "ann", "", NOW, tell=False).has_expired(NOW)
+    assert not applications.terminate(approved, "ann", "", NOW, tell=False).has_expired(NOW)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from gateway.domain.approval_rules import (
     judge,
     pieces,
 )
-from gateway.domain.execution.contact import watched
+from gateway.domain.execution.contact import silence_matters
 from gateway.domain.execution.messages import (
     Close,
     Command,
@@ -395,8 +395,10 @@ def test_a_rejection_by_the_rules_names_the_rule():
 
 def test_an_approved_audit_is_used_by_the_creation_of_its_job():
     assert approval.audit_status(CREATED) is AuditStatus.APPROVED
-    assert watched(CREATED)
-    assert not watched(play(AUDITED, APPROVED)), "before its creation a job is not supervised"
+    assert silence_matters(CREATED)
+    assert not silence_matters(play(AUDITED, APPROVED)), (
+        "before its creation a job is not supervised"
+    )
 
 
 def test_an_approved_audit_expires():

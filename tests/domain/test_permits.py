@@ -17,9 +17,9 @@ from gateway.domain.permit_scope import (
     Scope,
     Use,
     beyond,
-    narrowed,
+    missing_scope,
+    narrow,
     read_scope,
-    uncovered,
 )
 from gateway.domain.permits import Finding, Holding, JobPermits, covering_permit, decide
 from tests.domain.test_applications import NOW, an_application
@@ -53,7 +53,7 @@ USE = Use(PARTNER, "project-1", "bank/psi")
     ],
 )
 def test_a_scope_covers_a_use_that_satisfies_each_of_its_keys(auth_scope, missing):
-    assert str(uncovered(read_scope(auth_scope), USE)) == missing
+    assert str(missing_scope(read_scope(auth_scope), USE)) == missing
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_an_approval_narrows_a_scope_and_never_widens_it(requested, limits, exce
     scopes = read_scope(requested), read_scope(limits)
 
     assert str(beyond(*scopes)) == excess
-    assert str(narrowed(*scopes)) == approved
+    assert str(narrow(*scopes)) == approved
 
 
 def test_a_job_without_a_project_is_outside_every_project():
     scope = Scope(projects=("project-1",))
 
-    assert str(uncovered(scope, Use(PARTNER, ""))) == "PROJECT (none)"
+    assert str(missing_scope(scope, Use(PARTNER, ""))) == "PROJECT (none)"
 
 
 def a_permit(number: int = 1, **changes: object) -> Application:

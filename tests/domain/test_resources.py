@@ -432,7 +432,7 @@ def test_a_claim_that_an_engine_has_no_longer_is_a_problem(
         {FAR_ENGINE: Amounts.of(cores)},
     )
 
-    assert resources.outgrown(pool, capacity) == problem
+    assert resources.refusal_if_outgrown(pool, capacity) == problem
 
 
 MAIN_ENGINE = ""

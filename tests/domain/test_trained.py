@@ -88,10 +88,10 @@ def seals(local: LocalJob) -> list[Any]:
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (a_spec(FLOW), models.Named("train", "flow-1", "job-1")),
+        (a_spec(FLOW), models.ModelVersion("train", "flow-1", "job-1")),
         (
             spec_with(model_id="m", model_version=3),
-            models.Named("train", "m", "3"),
+            models.ModelVersion("train", "m", "3"),
         ),
         (
             spec_with(
@@ -99,17 +99,17 @@ def seals(local: LocalJob) -> list[Any]:
                 model_id="",
                 model_version="",
             ),
-            models.Named("train", "flow-1", "job-1"),
+            models.ModelVersion("train", "flow-1", "job-1"),
         ),
     ],
     ids=["by default", "named by the job", "empty names"],
 )
 def test_a_model_is_named_by_its_job_or_else_by_flow_and_job(spec, expected):
-    assert models.named(spec) == expected
+    assert models.model_version(spec) == expected
 
 
 def test_a_flow_id_that_makes_no_path_does_not_name_a_model():
-    assert models.named(a_spec(FLOW, flow_id="a/b")).model_id == "job-1"
+    assert models.model_version(a_spec(FLOW, flow_id="a/b")).model_id == "job-1"
 
 
 def test_only_outputs_of_category_model_are_sealed_and_only_in_training():

@@ -456,4 +456,4 @@ def test_components_bind_a_removed_partner_while_its_job_goes_on(tmp_path):
         set_routes(me, {PEER: {**UNREACHABLE, "components": "other/*"}})
         store_local_job(me, spec)
         set_routes(me, {})
-        assert "allows other/*" in me.peer_table.barred(PEER, "vendor/Thing")
+        assert "allows other/*" in me.peer_table.why_barred(PEER, "vendor/Thing")

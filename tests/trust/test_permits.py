@@ -9,7 +9,7 @@ from adapter.bfia.management.wire import AUDITED
 from gateway.domain.applications import Kind, jobs_in_words
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError, NotFound
-from gateway.jobs.trust import presented
+from gateway.jobs.trust import presented_digests
 from tests.contracts.apis import THIRD
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER
@@ -225,8 +225,10 @@ def test_a_permit_ends_by_time(world):
 def test_a_permit_is_valid_only_with_its_token(world):
     mine, theirs = get_permit(world)
     token = world.peer.stored_applications.get(mine).token
-    assert presented(f"other/1/{token}") == (world.me.stored_applications.get(theirs).digest,)
-    assert presented("no permit, a/b") == ()
+    assert presented_digests(f"other/1/{token}") == (
+        world.me.stored_applications.get(theirs).digest,
+    )
+    assert presented_digests("no permit, a/b") == ()
 
     change_application(
         world.peer,

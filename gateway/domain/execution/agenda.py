@@ -7,7 +7,12 @@ from datetime import datetime, timedelta
 from gateway.domain import approval
 from gateway.domain import run as domain_run
 from gateway.domain.attestation import report_deadline
-from gateway.domain.execution.contact import MAX_QUERIES, last_contact, silence_limit, watched
+from gateway.domain.execution.contact import (
+    MAX_QUERIES,
+    last_contact,
+    silence_limit,
+    silence_matters,
+)
 from gateway.domain.execution.endings import MAX_INQUIRIES
 from gateway.domain.execution.messages import (
     Abandon,
@@ -256,9 +261,9 @@ def _of_silent_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
 
     The first query is due after the permitted silence. A query without a response is repeated;
     after `MAX_QUERIES` of them the job ends here. Nothing is yielded if the silence does not matter
-    (`watched`).
+    (`silence_matters`).
     """
-    if not watched(local):
+    if not silence_matters(local):
         return
     query = local.ask
     if query.state is CallState.LOST and query.tries >= MAX_QUERIES:

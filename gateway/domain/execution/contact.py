@@ -23,7 +23,7 @@ FORGOT = "SCHEDULER_FORGOT"
 MAX_QUERIES = 2  # queries without a response after which the scheduling node counts as gone
 
 
-def watched(local: LocalJob) -> bool:
+def silence_matters(local: LocalJob) -> bool:
     """Return whether the silence of the scheduling node matters to the job here.
 
     It does not matter before the job is created, after the job has ended, and if this node
@@ -62,7 +62,7 @@ def worth_noting(
     ``limit`` (seconds), which saves a write for each request. A contact that ends a silence is
     always stored.
     """
-    if not watched(local):
+    if not silence_matters(local):
         return False
     silence = now - last_contact(local)
     return local.ask.tries > 0 or silence > timedelta(seconds=limit / 10)
@@ -100,7 +100,7 @@ def record_query(
     next query is then due after a tenth of ``orphan`` seconds at the earliest, as the scheduling
     node may be restarting.
     """
-    if not watched(local):
+    if not silence_matters(local):
         return local
     if event.final:
         return record_contact(local, event.at)

@@ -128,7 +128,7 @@ def keep_models(local: LocalJob, at: datetime) -> LocalJob:
     """Keep the models of a job that has succeeded; any other job stays as it is."""
     if local.model_saved or not models.leaves_model(local, local.ending):
         return local
-    name = models.named(local.spec)
+    name = models.model_version(local.spec)
     local = replace(local, model_saved=True)
     return local.with_note(
         at,

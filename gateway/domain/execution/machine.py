@@ -504,7 +504,7 @@ def _repeat_calls_of_job(local: LocalJob, at: datetime) -> LocalJob:
     """
     for path in _CALLS_OF_JOB:
         local = changed(local, path, Call.interrupted)
-    if contact.watched(local) and local.ask.state is CallState.IDLE:
+    if contact.silence_matters(local) and local.ask.state is CallState.IDLE:
         local = replace(
             local,
             ask=replace(local.ask, due_at=at),

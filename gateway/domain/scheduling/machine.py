@@ -284,7 +284,7 @@ def _amend(job: Job, event: messages.ParametersAgreed) -> Job:
 R = TypeVar("R", NodeJob, NodeTask)  # the record of one node's part in the job, or in one task
 
 
-def reached(job: Job, node: NodeId) -> Job:
+def retry_now(job: Job, node: NodeId) -> Job:
     """Return the job after a node responds again: calls to it that wait for a retry are due now.
 
     So are polls and the job's stop if they are under way: they may have got lost without an error,

@@ -183,7 +183,7 @@ def _after_failure(
     The job counts as stopped if a party has stopped its part of the task: the party's report of the
     stopped part arrives before the party's request to stop the job.
     """
-    tolerant_job = quorum.tolerated(job, task, at)
+    tolerant_job = quorum.tolerate_failure(job, task, at)
     if tolerant_job is not None:
         return tolerant_job
     outcome = Outcome.FAILED
