@@ -467,6 +467,7 @@ def test_applications_are_listed_with_their_trouble(responses):
         "signed": True,
         "jobs_in_words": "5 of 5 used (asked: 10)",
         "scope": {},
+        "tasks": [],
         "trouble": "PEER_UNREACHABLE: n2 is silent",
     }
     responses["GET /api/v1/applications"] = {
