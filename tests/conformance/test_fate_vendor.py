@@ -209,12 +209,26 @@ def test_the_columns_of_ids_and_labels(table, header, metadata, columns, options
     assert tuple(read.get(name) for name in names) == options
 
 
+@pytest.mark.parametrize("header", ["", "sample_id"])
+def test_a_table_without_columns_is_unusable(table, header):
+    with pytest.raises(csv_tables.TableUnusable, match=r"^the table has no columns$"):
+        csv_tables.reading_options(table(header), {})
+
+
+@pytest.mark.parametrize("files", [["metadata"], ["metadata", "data_0"]])
+def test_a_table_without_content_is_unusable(tmp_path, files):
+    for name in files:
+        (tmp_path / name).write_text("{}" if name == "metadata" else "", encoding="utf-8")
+    with pytest.raises(csv_tables.TableUnusable, match=r"^the table has no columns$"):
+        csv_tables.reading_options(tmp_path, {})
+
+
 def test_a_later_table_gets_the_columns_of_the_trainings_in_their_order():
     header = ["id", "x2", "new", "y", "x1"]
     options = {"match_id_name": "id", "label_name": "y"}
     assert csv_tables.feature_columns(header, options, None) == ["x2", "new", "x1"]
     assert csv_tables.feature_columns(header, options, ["x1", "x2"]) == ["x1", "x2"]
-    with pytest.raises(ValueError, match="no columns x3, x4,"):
+    with pytest.raises(csv_tables.TableUnusable, match="no columns x3, x4,"):
         csv_tables.feature_columns(header, options, ["x1", "x3", "x4"])
 
 

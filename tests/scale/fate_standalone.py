@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fatevendor import execution, fate_tables
+from fatevendor import execution, fate_tables, fate_values
 from fatevendor.__main__ import start_workers
 from fatevendor.fate_config import party_task_id, task_config
 from fatevendor.storage import open_storage
@@ -38,7 +38,7 @@ def run(task: Task, shared: Path) -> None:
     """Run a task as this party and write its outputs; ``shared`` is a folder of all parties."""
     scratch = shared / f"files_of_{party_task_id(task)}"
     scratch.mkdir()
-    execution.pickle_enums_by_value()
+    fate_values.pickle_enums_by_value()
     context = fate_tables.open_context(task.own, shared)
     storage = open_storage(task.storage)
     inputs = execution.take_in(context, task, storage, scratch)

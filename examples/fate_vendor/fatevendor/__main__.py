@@ -12,8 +12,7 @@ import urllib.request
 from multiprocessing import forkserver
 from pathlib import Path
 
-from fatevendor.storage import StorageFailed
-from fatevendor.task import Task, Unusable, read_task
+from fatevendor.task import Task, TaskFailed, Unusable, read_task
 
 CALLBACK_TRIES = 60
 RESULT_CODES = {"SUCCESS": "00000000", "FAILED": "99999999"}
@@ -38,7 +37,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             execute(task, Path(scratch))
-    except StorageFailed as error:
+    except TaskFailed as error:
         print("error", error, flush=True)
         report(task, "FAILED", tries=3, message=str(error))
         return 1
@@ -56,7 +55,7 @@ def start_workers() -> None:
     A fork of this process would hang, as it has gRPC's threads.
     """
     multiprocessing.set_start_method("forkserver")
-    multiprocessing.set_forkserver_preload(["fate.arch.dataframe", "fate.arch.computing"])
+    multiprocessing.set_forkserver_preload(["fate.arch.dataframe", "fatevendor.restricted"])
     # The path of its socket has at most 107 bytes, which a deep folder would exceed.
     folder = tempfile.gettempdir()
     if len(folder) > LONGEST_FOLDER:

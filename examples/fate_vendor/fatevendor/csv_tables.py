@@ -6,8 +6,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from .task import TaskFailed
+
 SAMPLE_ID = "sample_id"  # FATE's own column, by which parties find the same row after a PSI
 LABELS = ("y", "label")  # names of a label's column, if nothing else tells it
+
+
+class TableUnusable(TaskFailed):
+    """A table with which the component cannot work."""
 
 
 def csv_files(folder: Path) -> list[Path]:
@@ -19,13 +25,16 @@ def reading_options(folder: Path, columns: dict[str, str]) -> dict[str, str]:
     """Return how FATE is to read a table: the columns of ids and labels.
 
     ``columns``: those that parameters name, which take precedence over the table's metadata.
+    Raises `TableUnusable`.
     """
-    with csv_files(folder)[0].open(encoding="utf-8-sig", newline="") as file:
-        header = next(csv.reader(file))
+    header = read_header(folder)
     metadata = read_metadata(folder)
+    names = [name for name in header if name != SAMPLE_ID]
+    if not names:
+        raise TableUnusable("the table has no columns")
     id_column = columns.get("id") or metadata.get("id_column")
     if id_column not in header:
-        id_column = next(name for name in header if name != SAMPLE_ID)
+        id_column = names[0]
     options = {"match_id_name": id_column}
     if SAMPLE_ID in header:
         options["sample_id_name"] = SAMPLE_ID
@@ -34,6 +43,14 @@ def reading_options(folder: Path, columns: dict[str, str]) -> dict[str, str]:
             options["label_name"] = name
             break
     return options
+
+
+def read_header(folder: Path) -> list[str]:
+    """Return the names of a table's columns, none if it is empty."""
+    for part in csv_files(folder)[:1]:
+        with part.open(encoding="utf-8-sig", newline="") as file:
+            return next(csv.reader(file), [])
+    return []
 
 
 def feature_columns(
@@ -47,13 +64,13 @@ def feature_columns(
     - ``trained``: the columns of the table of a training, which the table has to have, too; None if
       it is that table
 
-    Raises `ValueError` with all columns that are missing.
+    Raises `TableUnusable` with all columns that are missing.
     """
     if trained is None:
         return [name for name in header if name not in options.values()]
     missing = [name for name in trained if name not in header]
     if missing:
-        raise ValueError(f"the table has no columns {', '.join(missing)}, as the training's had")
+        raise TableUnusable(f"the table has no columns {', '.join(missing)}, as the training's had")
     return trained
 
 

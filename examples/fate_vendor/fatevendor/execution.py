@@ -1,23 +1,26 @@
 """Lets FATE's own entry point execute a task."""
 
-import copyreg
 import json
+import re
 import runpy
 import sys
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from fate.arch import Context
 
-from fatevendor import fate_tables, relay
+from fatevendor import fate_tables, fate_values, relay
 from fatevendor.components import MODEL, TABLE
-from fatevendor.csv_tables import copy_file, read_metadata
+from fatevendor.csv_tables import TableUnusable, copy_file, read_metadata
 from fatevendor.fate_config import table_uri, task_config
 from fatevendor.fate_tables import FateTable
 from fatevendor.storage import Storage, open_storage
 from fatevendor.task import Task, path_of
+from fatevendor.unpickling import ValueRefused
+
+# In the text of a worker's error.
+REFUSAL = re.compile(f"{fate_values.TABLE_VALUE} is refused: (.*) is not allowed")
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Inputs:
 
 
 def execute(task: Task, scratch: Path) -> None:
-    """Execute a task and write its outputs. Raises `StorageFailed`, and what FATE raises."""
-    pickle_enums_by_value()
+    """Execute a task and write its outputs. Raises `TaskFailed`, and what FATE raises."""
+    fate_values.restrict()
     context = fate_tables.open_context(task.own, scratch)
     storage = open_storage(task.storage)
     inputs = take_in(context, task, storage, scratch)
@@ -52,7 +55,7 @@ def take_in(
     storage: Storage,
     scratch: Path,
 ) -> Inputs:
-    """Fetch the stage's inputs, and write the tables as FATE's. Raises `StorageFailed`.
+    """Fetch the stage's inputs, and write the tables as FATE's. Raises `TaskFailed`.
 
     FATE tells features apart by their places, so all tables get the columns of the one with which
     the model was trained, or else of the first, in its order.
@@ -67,13 +70,20 @@ def take_in(
     for name in task.inputs_in(task.stage.tables):
         folder = storage.fetch(path_of(task.inputs[name]), scratch / "inputs" / name)
         uri = table_uri(task, scratch, name)
-        tables[name] = fate_tables.take_in(context, folder, uri, task.columns, features)
+        try:
+            tables[name] = fate_tables.take_in(context, folder, uri, task.columns, features)
+        except TableUnusable as error:
+            path = path_of(task.inputs[name])
+            raise TableUnusable(f"input {path} cannot be used: {error}") from None
         features = tables[name].features
     return Inputs(tables, models)
 
 
 def run_fate(config: dict[str, Any], scratch: Path) -> dict[str, Any]:
-    """Run ``python -m fate.components component execute``; return FATE's record of the outputs."""
+    """Run ``python -m fate.components component execute``; return FATE's record of the outputs.
+
+    Raises `ValueRefused`, and what FATE raises.
+    """
     config_file = scratch / "task.yaml"
     config_file.write_text(json.dumps(config), encoding="utf-8")
     record = scratch / "record.json"
@@ -84,6 +94,11 @@ def run_fate(config: dict[str, Any], scratch: Path) -> dict[str, Any]:
     except SystemExit as end:  # as every command of this kind ends
         if end.code:
             raise RuntimeError(f"FATE ended with code {end.code}") from end
+    except RuntimeError as error:  # of a worker's error, FATE passes on the text
+        refusal = REFUSAL.search(str(error))
+        if refusal is None:
+            raise
+        raise ValueRefused(fate_values.TABLE_VALUE, refusal[1]) from error
     outputs: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))["io_meta"]["outputs"]
     return outputs
 
@@ -117,18 +132,3 @@ def write_outputs(
             print(f"info FATE writes no {name} at {task.self_role}", flush=True)
             continue
         storage.publish(folder, path_of(address))
-
-
-def pickle_enums_by_value() -> None:
-    """Let FATE send members of its enumerations as Python 3.10 does: the class and the value.
-
-    Python 3.11 sends a call of `getattr` instead, which FATE does not accept in a message.
-    """
-    for kind in Enum.__subclasses__():
-        if kind.__module__.startswith("fate."):
-            copyreg.pickle(kind, class_and_value)
-
-
-def class_and_value(member: Enum) -> tuple[type[Enum], tuple[Any]]:
-    """Return what a member of an enumeration is made from."""
-    return type(member), (member.value,)

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from .task import TaskFailed
+
 METADATA = "metadata"
 
 
-class StorageFailed(Exception):
-    """An input or output that cannot be read or written; the text contains no credential."""
+class StorageFailed(TaskFailed):
+    """An input or output that cannot be read or written."""
 
 
 class Storage(Protocol):

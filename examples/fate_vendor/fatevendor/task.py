@@ -12,6 +12,10 @@ STORAGES = ("file", "s3", "hdfs")
 COLUMNS = ("id", "label")  # parameters that tell how to read a table, which FATE does not know
 
 
+class TaskFailed(Exception):
+    """A failure of the task; the text tells the user what is wrong, and contains no credential."""
+
+
 class Unusable(Exception):
     """The variables break the contract; ``problems`` are all that is wrong."""
 
