@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# services.sh up|begin|wait|down|status|python: Docker, a Swarm, a Kubernetes, MariaDB, PostgreSQL, S3 and HDFS for the test suite, without systemd.
+# services.sh up|packages|begin|wait|down|status|python: Docker, a Swarm, a Kubernetes, MariaDB, PostgreSQL, S3 and HDFS for the test suite, without systemd.
 # `up` installs what is missing (needs root and Debian), starts what does not answer, and writes $BFIA_RT/env.
 # S3 and HDFS are at the address of Docker's bridge: the same for the host and its containers.
 # `begin` is `up` without waiting for Kubernetes, whose source may have to be compiled; `wait` waits for it.
+# `packages` only installs what they and make's targets need from Debian.
 # `python` only sees to a Python 3.11 that makes virtual environments.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -89,6 +90,13 @@ base_is_there() { # made by the script as it is now
   [ "$made" = "$(sha256sum <"$here/mkbase.sh" | cut -c1-12)" ]
 }
 
+packages() {
+  # shellcheck disable=SC2046
+  install_packages docker.io iptables mariadb-server mariadb-client postgresql busybox-static docker-compose make docker-registry openssl \
+    openssh-server iproute2 nftables softhsm2 nginx-light haproxy tinyproxy chromium-headless-shell fonts-noto-cjk systemd $(command -v npm >/dev/null || echo nodejs npm) $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages) $(bash "$here/kerberos.sh" packages) $(bash "$here/kubernetes.sh" packages)
+  python_up
+}
+
 kubernetes_up() {
   # bash gives the last command of a subshell its process
   while grep -qsE '(services|kubernetes)\.sh' "/proc/$(cat "$rt/kubernetes.pid")/cmdline"; do sleep 0.2; done
@@ -97,14 +105,13 @@ kubernetes_up() {
 
 set -- "${1:-up}"
 case $1 in
+  packages) packages ;;
   up | begin)
-    # shellcheck disable=SC2046
-    install_packages docker.io iptables mariadb-server mariadb-client postgresql busybox-static docker-compose make docker-registry openssl \
-      openssh-server iproute2 nftables softhsm2 nginx-light haproxy tinyproxy chromium-headless-shell fonts-noto-cjk systemd $(command -v npm >/dev/null || echo nodejs npm) $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages) $(bash "$here/kerberos.sh" packages) $(bash "$here/kubernetes.sh" packages)
+    packages
     (nice bash "$here/kubernetes.sh" install && wait_for "base image" 600 base_is_there && bash "$here/kubernetes.sh" start) \
       >"$rt/kubernetes.log" 2>&1 </dev/null & # minutes, where it is not kept from before
     echo $! >"$rt/kubernetes.pid"
-    python_up; docker_up
+    docker_up
     host=$(bridge); export S3_HOST=$host HDFS_HOST=$host KERBEROS_HOST=$host
     bash "$here/s3.sh" start & s3=$!
     (bash "$here/hdfs.sh" install && bash "$here/hdfs.sh" start && bash "$here/kerberos.sh" start) & hdfs=$!
@@ -143,5 +150,5 @@ case $1 in
     S3_HOST=$(bridge) bash "$here/s3.sh" status || true
     HDFS_HOST=$(bridge) bash "$here/hdfs.sh" status || true
     KERBEROS_HOST=$(bridge) bash "$here/kerberos.sh" status || true ;;
-  *) die "usage: services.sh up|begin|wait|down|status|python" ;;
+  *) die "usage: services.sh up|packages|begin|wait|down|status|python" ;;
 esac
