@@ -18,7 +18,7 @@ import re
 import sys
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeGuard
@@ -233,22 +233,22 @@ def measure_page(text: str) -> Measured:
 def measure_module(source: str) -> Measured:
     """Measure the text of a Python module."""
     measured = Measured()
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(source)))
+    for node in nodes:
         count_function(node, measured)
         count_dense_expression(node, measured)
         count_name(node, measured)
     docstring_lines: set[int] = set()
-    for docstring in docstrings(tree):
+    for docstring in docstrings(nodes):
         docstring_lines.update(lines_of(docstring))
         count_words(str(docstring.value), docstring.lineno, measured)
     count_tokens(source, docstring_lines, measured)
     return measured
 
 
-def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+def docstrings(nodes: Iterable[ast.AST]) -> Iterator[ast.Constant]:
     """Yield docstrings, and all other strings that are statements, such as below a constant."""
-    for node in ast.walk(tree):
+    for node in nodes:
         body = getattr(node, "body", ())
         if isinstance(node, (ast.Lambda, ast.IfExp)):
             continue  # their body is an expression
