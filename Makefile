@@ -81,7 +81,7 @@ demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (EN
 environments: $(SITE)/.done $(QUOTES)/.done $(FATE_FLOW)/.done $(SECRETFLOW)/.done $(FATE)/.done ## all further environments, for site, test and test-scale
 
 test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done $(QUOTES)/.done ## the suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
-	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
+	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 	$(RUN) -m pytest -q -m "not scale" -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 
 test-scale: setup $(SECRETFLOW)/.done $(FATE)/.done ## requirements at their full size: 100 jobs under Docker, tables of 5 GiB, a release from a fresh clone, FATE's algorithms (14 GB of disk, minutes)

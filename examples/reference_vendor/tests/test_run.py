@@ -7,110 +7,10 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import servers
-
-HERE = Path(__file__).parent.parent
-DATA = HERE.parent / "data"
-RSA = {
-    "intersect_method": "rsa",
-    "only_output_key": "False",
-    "rsa_params": '{"key_length": 1024}',
-}
-
-
-def environment(
-    loopback,
-    root,
-    role="guest",
-    **changes,
-):
-    values = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(HERE),
-        "PYTHONWARNINGS": "error",
-        "system.storage": f"file://{root}",
-        "system.transport": loopback.address,
-        "system.callback": loopback.callback,
-        "config.self_role": f"{role}.0",
-        "config.task_id": "task_1",
-        "config.session_id": "session_1",
-        "config.trace_id": "trace",
-        "config.token": f"token-{role}",
-        "config.log.path": str(root / "logs" / role),
-        "config.node_id.guest.0": "N1",
-        "config.node_id.host.0": "N1",
-        "config.inst_id.guest.0": "I1",
-        "config.inst_id.host.0": "I1",
-        "config.deadline": "30",
-        "runtime.component.name": "Intersection",
-        "runtime.component.input.train_data": json.dumps(
-            {"namespace": "testspace", "name": f"test_{role}"}
-        ),
-        "runtime.component.output.train_data": json.dumps(
-            {"namespace": f"job-{role}-0", "name": "data"}
-        ),
-        "runtime.component.output.train-intersection": json.dumps(
-            {"namespace": f"job-{role}-0", "name": "report"}
-        ),
-    }
-    for name, value in RSA.items():
-        values[f"runtime.component.parameter.{name}"] = value
-    return {name: value for name, value in (values | changes).items() if value is not None}
-
-
-@contextmanager
-def started(env, *arguments):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "refvendor", *arguments],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def ended(process):
-    """The exit code and the log lines."""
-    out, err = process.communicate(timeout=90)
-    assert err == ""
-    return process.returncode, [json.loads(line) for line in out.splitlines()]
-
-
-def run(env, *arguments):
-    with started(env, *arguments) as process:
-        return ended(process)
-
-
-def statuses(loopback, role):
-    return [body["status"] for body in loopback.callbacks if body["role"] == f"{role}.0"]
-
-
-@pytest.fixture
-def root(tmp_path):
-    """A storage with the two parties' breast-cancer data: one in partitions, one as a plain
-    file.
-    """
-    lines = (DATA / "breast_hetero_guest.csv").read_text().splitlines(keepends=True)
-    directory = tmp_path / "testspace" / "test_guest"
-    directory.mkdir(parents=True)
-    for number in range(4):
-        (directory / f"data_{number}").write_text(lines[0] + "".join(lines[1 + number :: 4]))
-    (tmp_path / "testspace" / "test_host").write_bytes(
-        (DATA / "breast_hetero_host.csv").read_bytes()
-    )
-    return tmp_path
+from runs import DATA, HERE, ended, environment, run, started, statuses
 
 
 def rows(path):
@@ -259,21 +159,6 @@ def test_an_output_that_cannot_be_written_exits_4(loopback, root):
         assert ended(guest)[0] == 4
         assert ended(host)[0] == 0
     assert statuses(loopback, "guest") == ["RUNNING", "FAILED"]
-
-
-def test_a_callback_that_fails_does_not_matter(loopback, root):
-    loopback.fault = lambda request: "500" if request.path == "/callback" else None
-    with (
-        started(environment(loopback, root, "guest")) as guest,
-        started(
-            environment(loopback, root, "host", **{"system.callback": "http://127.0.0.1:9/none"})
-        ) as host,
-    ):
-        for process in (guest, host):
-            code, lines = ended(process)
-            assert code == 0
-            assert lines[-1]["result_code"] == "00000000"
-            assert any(line["message"] == "callback not heard" for line in lines)
 
 
 def test_a_log_directory_that_cannot_be_written_does_not_matter(loopback, root):
