@@ -328,11 +328,24 @@ class RemoteFolder:
         staging = f"{folder}/.{secrets.token_hex(8)}.new"
         try:
             self._write(staging, content)
+            self._check_lengths(staging, content)
             for name in content:
                 self._rename(f"{staging}/{name}", f"{folder}/{name}")
         finally:
             with suppress(*_OPENDAL_ERRORS):
                 self._operator.remove_all(f"{staging}/")
+
+    def _check_lengths(
+        self,
+        folder: str,
+        content: Mapping[str, bytes],
+    ) -> None:
+        """Raise `OSError` if a file is incomplete: WebHDFS reports success beyond a quota, too."""
+        for name, data in content.items():
+            length = self._operator.stat(f"{folder}/{name}").content_length
+            if length != len(data):
+                text = f"the storage has {length} of {len(data)} bytes, it may be full"
+                raise OSError(errno.EIO, text)
 
 
 def _os_error(error: Exception) -> OSError:

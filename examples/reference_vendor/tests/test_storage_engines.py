@@ -91,6 +91,17 @@ def test_a_broken_write_leaves_in_hdfs_what_was_there():
         assert names(server) == ["data_0", "metadata"]
 
 
+def test_a_write_that_hdfs_did_not_keep_fails_and_leaves_what_was_there():
+    with servers.folder() as server:
+        open_storage(server.url, {}, {"x": OUT}).write_table("x", TABLE)
+        io = StoredIo(
+            RemoteFolder(Forgetful(server.operator), writes_are_atomic=False), {}, {"x": OUT}
+        )
+        with pytest.raises(StorageFailed, match=r"has 0 of \d+ bytes, it may be full\)$"):
+            io.write_table("x", Table(["id"], []))
+        assert open_storage(server.url, {"x": OUT}, {}).read_table("x") == TABLE
+
+
 def names(server):
     return sorted(
         e.name for e in server.operator.list("job-guest-0/out/") if e.path != "job-guest-0/out/"
@@ -110,6 +121,13 @@ class WithoutMetadata:
         if path.endswith("metadata"):
             raise opendal.exceptions.Unexpected("Unexpected (permanent) at write => full")
         self._operator.write(path, data)
+
+
+class Forgetful(WithoutMetadata):
+    """An operator whose server keeps nothing and reports success, as WebHDFS beyond a quota."""
+
+    def write(self, path, data):
+        self._operator.write(path, b"")
 
 
 def test_a_temporary_key_for_its_inputs_and_outputs_is_enough():
