@@ -111,6 +111,18 @@ NAMES = re.compile(r"\bJG\d|\w+#\w+|[A-Z]+_[A-Z_]+")
         ("storage +0.0 s, database -0.1 s", "与本机的时差：存储 +0.0 秒，数据库 -0.1 秒"),
         ("auc 0.9, loss of 2 rows", "auc 0.9, loss：2 行"),
         (
+            "tee.platform: must suit all of provider acme and contract 3 with JG1 (got 'TDX')",
+            "tee.platform: 须同时符合：算法提供商 acme、与 JG1 的合约 3（实际为 'TDX'）",
+        ),
+        (
+            "for provider acme: Software; for contract 3 with JG1: SGX_DCAP",
+            "算法提供商 acme：Software；与 JG1 的合约 3：SGX_DCAP",
+        ),
+        (
+            "a: 缺失\nnext for INVALID: 按所列问题更正。",
+            "a: 缺失\nINVALID 的下一步：按所列问题更正。",
+        ),
+        (
             "a#b is granted to JG2 until 2026-12-27 05:11 UTC",
             "a#b 已授权给 JG2，有效期至 2026-12-27 05:11 UTC",
         ),
