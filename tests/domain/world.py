@@ -195,7 +195,7 @@ class World(SimulatedShell[Job]):
         if isinstance(event, NoRole):
             return exclude_from_task(record, event.request, event.at)
         if isinstance(event, NodeReached):
-            return machine.reached(record, event.node)
+            return machine.retry_now(record, event.node)
         return machine.apply(record, event)
 
     def _record(
