@@ -1,10 +1,16 @@
 """The storages of FATE's wrapper: a folder, a bucket of S3, and HDFS."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from examples.fate_vendor.fatevendor.storage import StorageFailed, cause_of, open_storage
+from examples.fate_vendor.fatevendor.storage import (
+    Remote,
+    StorageFailed,
+    cause_of,
+    open_storage,
+)
 from tests import storages as real
 
 OUTPUT = "job-guest-0/out"
@@ -79,6 +85,22 @@ def test_a_refusal_of_s3_is_named_without_a_credential(publish, wrong, cause):
     assert str(refusal.value).startswith(f"output {OUTPUT} cannot be written: data_0: ")
     assert str(refusal.value).endswith(cause)
     assert "not-right" not in str(refusal.value)
+
+
+class Forgetful:
+    """A client of a server that keeps nothing and reports success, as WebHDFS beyond a quota."""
+
+    def write(self, _path, _content):
+        pass
+
+    def stat(self, _path):
+        return SimpleNamespace(content_length=0)
+
+
+def test_an_output_that_a_full_server_did_not_keep_is_a_failure(tmp_path):
+    (tmp_path / "data_0").write_text("id,x\n", encoding="utf-8")
+    with pytest.raises(StorageFailed, match=r"data_0: 0 of 5 bytes are there, it may be full$"):
+        Remote(Forgetful()).publish(tmp_path, OUTPUT)
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,13 @@ class Remote:
             content = file.read_bytes()
             try:
                 self._operator.write(f"{path}/{file.name}", content)
+                length = self._operator.stat(f"{path}/{file.name}").content_length
             except Exception as error:
                 reason = f"{file.name}: {cause_of(error)}"
                 raise StorageFailed(f"output {path} cannot be written: {reason}") from None
+            if length != len(content):  # WebHDFS reports success beyond a quota, too
+                reason = f"{file.name}: {length} of {len(content)} bytes are there, it may be full"
+                raise StorageFailed(f"output {path} cannot be written: {reason}")
 
     def _copy(self, path: str, name: str, local: Path) -> None:
         """Copy a file of an input to a local folder."""
