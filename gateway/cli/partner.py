@@ -485,7 +485,7 @@ def _scope(application: Mapping[str, Any]) -> str:
 
 def _scope_or_tasks(application: Mapping[str, Any]) -> str:
     """Return the limits of a permit, or the tasks of a flow."""
-    return "; ".join(application["tasks"]) or _scope(application)
+    return "; ".join(application.get("tasks", [])) or _scope(application)
 
 
 def _tee(application: Mapping[str, Any]) -> str:

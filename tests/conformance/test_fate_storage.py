@@ -68,8 +68,9 @@ def test_a_missing_file_is_named(url, publish, tmp_path, path, missing):
         open_storage(url).fetch(path, tmp_path / "input")
 
 
-def test_broken_metadata_is_named(url, publish, tmp_path):
-    publish(url, "id,x\n", count="many")
+@pytest.mark.parametrize("count", ["many", float("inf")])
+def test_broken_metadata_is_named(url, publish, tmp_path, count):
+    publish(url, "id,x\n", count=count)
     with pytest.raises(StorageFailed, match=f"^input {OUTPUT} cannot be read: its metadata is"):
         open_storage(url).fetch(OUTPUT, tmp_path / "input")
 

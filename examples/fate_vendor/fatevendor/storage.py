@@ -163,7 +163,7 @@ def partitions_of(folder: Path, path: str) -> list[str]:
         count = int(metadata.get("partitions", 1))
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError):
         raise StorageFailed(f"input {path} cannot be read: its metadata is invalid") from None
     return [f"data_{number}" for number in range(count)]
 
