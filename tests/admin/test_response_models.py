@@ -29,7 +29,7 @@ SHOWN_ELSEWHERE = {
             partners.Application,
             Application,
             SECRETS | SHOWN_ELSEWHERE,
-            {"key", "signed", "jobs_in_words", "tee_agreed"},
+            {"key", "signed", "jobs_in_words", "tasks", "tee_agreed"},
         ),
     ],
 )
