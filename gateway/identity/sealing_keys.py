@@ -4,6 +4,7 @@ Its file is in the folder of the node's signing key, so that all gateways of a n
 """
 
 import os
+import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -94,9 +95,8 @@ class SealingKeyFile:
         """Write a pair to the file unless another process has written one; raise `OSError`."""
         folder = self.path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = folder / f"sealing.{os.getpid()}.part"
-        part.unlink(missing_ok=True)
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        # Gateways in containers that share the folder may have the same process id.
+        descriptor, part = tempfile.mkstemp(prefix="sealing.", suffix=".part", dir=folder)
         try:
             with os.fdopen(descriptor, "wb") as out:
                 out.write(pair.pem)
@@ -106,7 +106,7 @@ class SealingKeyFile:
         except FileExistsError:
             pass
         finally:
-            part.unlink(missing_ok=True)
+            os.unlink(part)
 
 
 def _give_to_owner(descriptor: int, state_dir: Path) -> None:
