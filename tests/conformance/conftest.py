@@ -1,7 +1,7 @@
-"""Runs the conformance check on the tiny vendor, with the process engine."""
+"""Runs the conformance check on the tiny vendor, with the process engine, and opens storages."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from gateway.conformance.clauses import CLAUSES, Clause
 from gateway.conformance.plans import Timeouts
 from gateway.conformance.sandbox import NODE, Sandbox
 from provider_registry.model import Component
+from tests import storages
 from tests.registry.builders import a_data, a_description, a_parameter, a_request
 
 VENDOR = Path(__file__).with_name("tiny_vendor.py")
@@ -91,3 +92,25 @@ def check_vendor(tmp_path: Path) -> CheckVendor:
             sandbox.close()
 
     return run
+
+
+@pytest.fixture(
+    params=[
+        "file",
+        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("hdfs", marks=pytest.mark.hdfs),
+    ]
+)
+def storage_url(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
+    """The address of an empty storage, as a run gets it."""
+    if request.param == "file":
+        yield f"file://{tmp_path}/storage"
+        return
+    monkeypatch.setenv("HADOOP_USER_NAME", "")  # restored after the test
+    places = {"s3": storages.bucket, "hdfs": storages.folder}
+    with places[request.param]() as place:
+        yield place.url

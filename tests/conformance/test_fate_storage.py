@@ -16,24 +16,6 @@ from tests import storages as real
 OUTPUT = "job-guest-0/out"
 
 
-@pytest.fixture(
-    params=[
-        "file",
-        pytest.param("s3", marks=pytest.mark.s3),
-        pytest.param("hdfs", marks=pytest.mark.hdfs),
-    ]
-)
-def url(request, tmp_path, monkeypatch):
-    """The address of an empty storage, as a run gets it."""
-    if request.param == "file":
-        yield f"file://{tmp_path}/storage"
-        return
-    monkeypatch.setenv("HADOOP_USER_NAME", "")  # restored after the test
-    places = {"s3": real.bucket, "hdfs": real.folder}
-    with places[request.param]() as place:
-        yield place.url
-
-
 @pytest.fixture
 def publish(tmp_path):
     """Return a function that writes an output, with the contents of its parts."""
@@ -50,10 +32,10 @@ def publish(tmp_path):
     return write
 
 
-def test_an_output_is_read_back_as_the_last_attempt_wrote_it(url, publish, tmp_path):
-    publish(url, "id,x\n1,a\n2,b\n")
-    publish(url, "id,x\n", "id,x\n1,值\n")
-    folder = open_storage(url).fetch(OUTPUT, tmp_path / "input")
+def test_an_output_is_read_back_as_the_last_attempt_wrote_it(storage_url, publish, tmp_path):
+    publish(storage_url, "id,x\n1,a\n2,b\n")
+    publish(storage_url, "id,x\n", "id,x\n1,值\n")
+    folder = open_storage(storage_url).fetch(OUTPUT, tmp_path / "input")
     parts = [(folder / name).read_text(encoding="utf-8") for name in ("data_0", "data_1")]
     assert parts == ["id,x\n", "id,x\n1,值\n"]
 
@@ -62,17 +44,17 @@ def test_an_output_is_read_back_as_the_last_attempt_wrote_it(url, publish, tmp_p
     ("path", "missing"),
     [("job-guest-0/none", "metadata"), (OUTPUT, "data_1")],
 )
-def test_a_missing_file_is_named(url, publish, tmp_path, path, missing):
-    publish(url, "id,x\n", count=2)
+def test_a_missing_file_is_named(storage_url, publish, tmp_path, path, missing):
+    publish(storage_url, "id,x\n", count=2)
     with pytest.raises(StorageFailed, match=f"^input {path} cannot be read: {missing}"):
-        open_storage(url).fetch(path, tmp_path / "input")
+        open_storage(storage_url).fetch(path, tmp_path / "input")
 
 
 @pytest.mark.parametrize("count", ["many", float("inf")])
-def test_broken_metadata_is_named(url, publish, tmp_path, count):
-    publish(url, "id,x\n", count=count)
+def test_broken_metadata_is_named(storage_url, publish, tmp_path, count):
+    publish(storage_url, "id,x\n", count=count)
     with pytest.raises(StorageFailed, match=f"^input {OUTPUT} cannot be read: its metadata is"):
-        open_storage(url).fetch(OUTPUT, tmp_path / "input")
+        open_storage(storage_url).fetch(OUTPUT, tmp_path / "input")
 
 
 @pytest.mark.s3

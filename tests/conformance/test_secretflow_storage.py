@@ -42,24 +42,6 @@ EMPTY = {
 BUCKET_OF_4_KIB = ["bash", str(ROOT / ".ci" / "s3.sh"), "quota"]
 
 
-@pytest.fixture(
-    params=[
-        "file",
-        pytest.param("s3", marks=pytest.mark.s3),
-        pytest.param("hdfs", marks=pytest.mark.hdfs),
-    ]
-)
-def url(request, tmp_path, monkeypatch):
-    """The address of an empty storage, as a run gets it."""
-    if request.param == "file":
-        yield f"file://{tmp_path}/storage"
-        return
-    monkeypatch.setenv("HADOOP_USER_NAME", "")  # restored after the test
-    places = {"s3": real.bucket, "hdfs": real.folder}
-    with places[request.param]() as place:
-        yield place.url
-
-
 @pytest.fixture
 def connect(monkeypatch):
     """Return a function that gives this run a storage, with an input and an output there."""
@@ -82,36 +64,36 @@ def put(url, **files):
         storage.write(f"{FOLDER}/{name}", text.encode())
 
 
-def test_a_table_is_read_back_as_the_last_attempt_wrote_it(url, connect):
-    connect(url)
+def test_a_table_is_read_back_as_the_last_attempt_wrote_it(storage_url, connect):
+    connect(storage_url)
     container.write_table("train_data", ["id", "x"], [["1", 0.5], ["2", 1.5]], "id")
     container.write_table("train_data", ["id", "x"], [["00", "值"]], "id")
 
     assert container.read_table("train_data") == (["id", "x"], [["00", "值"]])
-    metadata = json.loads(open_storage(url).read(f"{FOLDER}/metadata"))
+    metadata = json.loads(open_storage(storage_url).read(f"{FOLDER}/metadata"))
     assert metadata["namespace"] == "job-guest-0/a"
     assert metadata["count"] == 1
 
 
-def test_partitions_are_read_in_order_also_without_metadata(url, connect):
-    connect(url)
+def test_partitions_are_read_in_order_also_without_metadata(storage_url, connect):
+    connect(storage_url)
     parts = {f"data_{number}": f"id,x\n{number},a\n" for number in range(3)}
-    put(url, **parts, other="")
+    put(storage_url, **parts, other="")
 
     _, rows = container.read_table("train_data")
 
     assert [row[0] for row in rows] == [str(number) for number in range(3)]
 
 
-def test_a_missing_partition_is_named(url, connect):
-    connect(url)
-    put(url, data_0="id\n1\n", metadata='{"partitions": 2}')
+def test_a_missing_partition_is_named(storage_url, connect):
+    connect(storage_url)
+    put(storage_url, data_0="id\n1\n", metadata='{"partitions": 2}')
     with pytest.raises(StorageFailed, match=r"^the input train_data cannot be read: data_1: "):
         container.read_table("train_data")
 
 
-def test_a_missing_input_is_named(url, connect):
-    connect(url)
+def test_a_missing_input_is_named(storage_url, connect):
+    connect(storage_url)
     with pytest.raises(StorageFailed, match=r"^the input train_data cannot be read: data_0: "):
         container.read_table("train_data")
 
